@@ -1,0 +1,54 @@
+# Two commands: `make test` and `make demo`. All set-up lands in .venv and .cache of this checkout, nothing is global.
+# Needs from the system: Python 3.10 to 3.13 (PYTHON=/path/to/python chooses one) and a C++ compiler.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(CURDIR)/$(VENV)/bin/python
+READY := $(VENV)/.ready
+REQUIREMENTS := tests/requirements.txt
+
+# Ranks share the cores; more threads in each only slow the others down.
+export OMP_NUM_THREADS := 1
+# Makefile and tests choose what dspatch does; a variable of the shell must not.
+unexport DSPATCH DSPATCH_MODE DSPATCH_DISABLE DSPATCH_TAGS DSPATCH_UNKNOWN DSPATCH_VERIFY DSPATCH_TRUST
+unexport DSPATCH_TIMEOUT DSPATCH_THREADS DSPATCH_EXPECT DSPATCH_REPORT DSPATCH_LOG_LEVEL
+
+.PHONY: help setup trees lint test demo bench faults clean
+
+help:
+	@echo "make test    set up, lint, type check, and run all tests on real DeepSpeed ranks"
+	@echo "make demo    set up, then show three lossy resumes without and with dspatch (writes demo-out/)"
+	@echo "make lint    ruff and mypy --strict"
+	@echo "make faults  only the fault scenarios and their healthy twins (ARGS='-k name' chooses)"
+	@echo "make bench   the costs that the design promises, measured"
+	@echo "make clean   remove .venv and .cache"
+
+setup: $(READY) trees
+
+$(READY): $(REQUIREMENTS) setup.cfg pyproject.toml
+	@bash tests/support/setup.sh
+
+trees: $(READY)
+	@$(PY) -m tests.support.trees
+
+lint: $(READY)
+	@$(PY) -m ruff check --config tests/ruff.toml .
+	@$(PY) -m mypy
+
+test: lint trees
+	@$(PY) -m pytest $(ARGS)
+
+faults: trees
+	@$(PY) -m pytest tests/faults $(ARGS)
+
+bench: trees
+	@$(PY) -m pytest tests/benchmarks -s --benchmarks $(ARGS)
+
+demo: trees
+	@$(PY) -m tests.support.demo $(ARGS)
+
+clean:
+	rm -rf $(VENV) .cache

@@ -1,0 +1,22 @@
+"""Fixtures for all rooms. The pools live for the whole session."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Test modules and rank processes use the same import paths, `tests.<room>.<module>`, from the root of the checkout.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.support.pool import Pools
+
+
+@pytest.fixture(scope="session")
+def pools() -> Iterator[Pools]:
+    """Rank processes by tree, world size and environment: ``pools.get("newest", 2, dspatch="import").run(...)``."""
+    shared = Pools()
+    yield shared
+    shared.close()

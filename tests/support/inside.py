@@ -1,0 +1,42 @@
+"""For scenario functions, inside a rank: dspatch for the length of a block, and shared folders."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+
+
+@contextmanager
+def with_dspatch(**settings: Any) -> Iterator[Any]:
+    """dspatch armed with these settings (``mode``, ``disable``, ``tags``, ...) inside the block, as before behind it.
+
+    In a rank that started without dspatch this is a late activation, and behind the block every wrapper is gone again.
+    """
+    was_here = "dspatch" in sys.modules
+    import dspatch
+
+    before = dspatch.settings().as_dict() if was_here else None
+    armed = was_here and any(row.state == "applied" for row in dspatch.status())
+    dspatch.activate(**settings)
+    try:
+        yield dspatch
+    finally:
+        dspatch.deactivate()
+        if armed and before is not None:
+            dspatch.activate(**before)
+
+
+def from_rank_0(value: Any) -> Any:
+    """Rank 0's value on every rank. Collective."""
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def rank() -> int:
+    """This process's global rank."""
+    return dist.get_rank()
