@@ -1,0 +1,143 @@
+"""Bytes of live tensors: checksums on several threads, and comparison with bytes of a file, in pieces.
+
+Everything here looks at a tensor as a flat run of bytes (``torch.uint8``), wherever it lives; what lies on an accelerator
+comes over in pieces, so that never more than ``THREADS_AT_MOST * PIECE`` bytes are held beside the training state.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from dspatch.checkpoint.content import crc_of
+
+if TYPE_CHECKING:
+    import torch
+
+#: Bytes that one thread works on at a time.
+PIECE = 16 << 20
+THREADS_AT_MOST = 4
+
+#: Below this many bytes, starting threads costs more than it saves.
+_WORTH_THREADS = 8 << 20
+
+
+def default_threads() -> int:
+    """As many as there are cores for this process, at most 4: ranks share a machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    local = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    return max(1, min(THREADS_AT_MOST, cores // max(1, local)))
+
+
+def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements in the order of their indices, as bytes. A view when the tensor is contiguous, else a copy."""
+    import torch
+
+    flat = tensor.detach().reshape(-1)
+    return flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8, device=tensor.device)
+
+
+def storage_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """All bytes of the storage that a tensor looks at, as a view."""
+    import torch
+
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.detach().untyped_storage())
+
+
+def buffer_of(run: torch.Tensor) -> memoryview:
+    """The memory of a contiguous ``uint8`` tensor on the CPU. It must outlive the result."""
+    size = run.numel()
+    if not size:
+        return memoryview(b"")
+    return memoryview((ctypes.c_ubyte * size).from_address(run.data_ptr())).cast("B")
+
+
+def crc_of_runs(runs: Sequence[torch.Tensor], threads: int) -> list[int]:
+    """CRC-32 of each run of bytes.
+
+    Args:
+        runs: from ``flat_bytes`` or ``storage_bytes``.
+        threads: how many to use; large runs are cut into pieces whose checksums are put together again.
+    """
+    pieces = [(number, piece) for number, run in enumerate(runs) for piece in _cut(run)]
+    if threads > 1 and sum(piece.numel() for _, piece in pieces) >= _WORTH_THREADS:
+        with ThreadPoolExecutor(min(threads, THREADS_AT_MOST * 4)) as pool:
+            sums = list(pool.map(_crc_of_piece, (piece for _, piece in pieces), chunksize=1))
+    else:
+        sums = [_crc_of_piece(piece) for _, piece in pieces]
+    found = [0] * len(runs)
+    for (number, piece), crc in zip(pieces, sums, strict=True):
+        found[number] = combine(found[number], crc, piece.numel()) if found[number] else crc
+    return found
+
+
+def _cut(run: torch.Tensor) -> Iterator[torch.Tensor]:
+    for start in range(0, run.numel(), PIECE):
+        yield run[start : start + PIECE]
+
+
+def _crc_of_piece(piece: torch.Tensor) -> int:
+    here = piece.cpu()
+    return crc_of(buffer_of(here))
+
+
+def combine(first: int, second: int, length: int) -> int:
+    """CRC-32 of two runs after each other, from the CRC-32 of each and the length of the second."""
+    try:
+        from zlib_ng import zlib_ng
+    except ImportError:
+        return _combined(first, second, length)
+    joined = getattr(zlib_ng, "crc32_combine", None)
+    return _combined(first, second, length) if joined is None else int(joined(first, second, length))
+
+
+_POLYNOMIAL = 0xEDB88320
+
+
+def _combined(first: int, second: int, length: int) -> int:
+    # The checksum of `first` runs on over `length` zero bytes, which is a multiplication by x^(8 * length) modulo the
+    # polynomial; by squaring that takes log2(length) steps.
+    factor, power, bits = 1 << 31, 1 << 30, length * 8
+    while bits:
+        if bits & 1:
+            factor = _times(factor, power)
+        power = _times(power, power)
+        bits >>= 1
+    return _times(factor, first) ^ second
+
+
+def _times(one: int, other: int) -> int:
+    """Product of two polynomials over GF(2) modulo that of CRC-32, in its reflected notation."""
+    product = 0
+    for bit in range(31, -1, -1):
+        if one >> bit & 1:
+            product ^= other
+        other = other >> 1 ^ (_POLYNOMIAL if other & 1 else 0)
+    return product
+
+
+def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two runs of bytes on the CPU are equal; wider words where both are aligned, since that is several times faster."""
+    import torch
+
+    if one.numel() != other.numel():
+        return False
+    for dtype, width in ((torch.int64, 8), (torch.int32, 4), (torch.int16, 2)):
+        if not (one.numel() % width or _address(one) % width or _address(other) % width):
+            return torch.equal(one.view(dtype), other.view(dtype))
+    return torch.equal(one, other)
+
+
+def _address(run: torch.Tensor) -> int:
+    # `Tensor.view(dtype)` counts from the storage's start, which is aligned for every dtype.
+    return int(run.storage_offset()) | int(run.data_ptr())
+
+
+def first_difference(one: torch.Tensor, other: torch.Tensor) -> int:
+    """Position of the first byte that differs, in runs of equal length."""
+    import torch
+
+    return int(torch.ne(one, other).to(torch.uint8).argmax())

@@ -1,0 +1,1 @@
+"""Readers on real engines of real ranks."""
