@@ -91,7 +91,7 @@ def take_model_file_of(folder: Path, other_tag: Path, dp_rank: int = 0) -> None:
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Load a file, let ``change`` edit its tree in place, and save it: valid, with right CRCs, and it says something else.
+    """Load a file, let ``change`` edit its tree in place, and save it: valid, with right CRCs, but other content.
 
     The file is one that the test wrote itself, so full unpickling is fine here.
     """

@@ -4,7 +4,7 @@ DeepSpeed ships source only; with ``DS_BUILD_OPS=0`` a wheel of it is pure Pytho
 name a version: they ask for a role (``oldest``, ``newest``, ...), and compat_matrix.yaml says which release plays it.
 
 The first ``init_distributed`` of a release on CPU compiles a shared-memory operator, which takes up to a minute, so it
-is compiled here once, into ``.cache/ext/VERSION``; a build of one release breaks another, hence a folder each.
+is compiled here once, into a folder of ``.cache/ext``; a build of one release breaks another, hence a folder each.
 
 Run as ``python -m tests.support.trees``: builds what is missing. Safe to run twice and from several shells.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
@@ -90,7 +91,7 @@ def tree(role: str) -> Tree:
 
 def release(version: str, role: str = "") -> Tree:
     """The tree of one release, built on first use. Tests take trees by role; this is for tools that walk releases."""
-    found = Tree(role or version, version, CACHE / "trees" / version, CACHE / "ext" / version)
+    found = Tree(role or version, version, CACHE / "trees" / version, CACHE / "ext" / f"{version}-{_toolchain()}")
     build(found)
     warm(found)
     return found
@@ -117,18 +118,18 @@ def build(wanted: Tree) -> None:
 
 
 def warm(wanted: Tree) -> None:
-    """Compile the shared-memory operator of one release with this Python and this torch, once."""
-    stamp, fingerprint = wanted.extensions / "built-for", f"{sys.version} torch {metadata.version('torch')}"
-    if stamp.exists() and stamp.read_text(encoding="utf-8") == fingerprint:
+    """Compile the shared-memory operator of one release, once."""
+    stamp = wanted.extensions / "built"
+    if stamp.exists():
         return
     with _only_one(f"ext-{wanted.version}"):
-        if stamp.exists() and stamp.read_text(encoding="utf-8") == fingerprint:
+        if stamp.exists():
             return
         _say(f"compiling the shared-memory operator of DeepSpeed {wanted.version} (up to a minute)")
         shutil.rmtree(wanted.extensions, ignore_errors=True)
         _made(wanted.extensions)
         _one_rank(wanted)
-        stamp.write_text(fingerprint, encoding="utf-8")
+        stamp.touch()
 
 
 def drop_stale_locks(extensions: Path, older_than: float = 60.0) -> None:
@@ -144,6 +145,12 @@ def drop_stale_locks(extensions: Path, older_than: float = 60.0) -> None:
                 lock.unlink()
         except FileNotFoundError:
             continue
+
+
+def _toolchain() -> str:
+    """Short name of this Python, torch and environment: torch rebuilds an operator when its include paths change."""
+    parts = (sys.version, sys.prefix, metadata.version("torch"))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
 
 
 def _one_rank(wanted: Tree) -> None:
