@@ -34,7 +34,7 @@ class Check:
         numel: leading elements that count.
         fragments: parameters inside; what none of them covers is padding and may differ.
         ref: the tensor in the file.
-        start: first element in the file.
+        start: first element in the file, for a part of a larger tensor; None: the tensor is the whole one.
         equal: the answer; None while there is none.
         differing: names of the fragments that differ.
         detail: the first difference, in words.
@@ -48,7 +48,7 @@ class Check:
     numel: int
     fragments: tuple[Fragment, ...]
     ref: TensorRef
-    start: int = 0
+    start: int | None = None
     equal: bool | None = None
     differing: list[str] = field(default_factory=list)
     detail: str = ""
@@ -66,8 +66,8 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 def wrong_size(check: Check) -> str:
     """Why the file's tensor cannot be the live one's, in words; empty when the sizes fit."""
-    have, want = check.ref.numel - check.start, check.numel
-    if have in (want, check.tensor.numel()) or (check.start and have >= want):
+    have, want = check.ref.numel - (check.start or 0), check.numel
+    if have in (want, check.tensor.numel()) or (check.start is not None and have >= want):
         return ""
     return f"{want:,} elements live, {have:,} in the file"
 
@@ -75,7 +75,7 @@ def wrong_size(check: Check) -> str:
 def checksum_candidate(check: Check) -> torch.Tensor | None:
     """The run of live bytes whose CRC-32 must be that of the file's record, or None when there is none."""
     tensor, ref = check.tensor, check.ref
-    if ref.record.crc32 is None or check.start or dtype_of(tensor) != ref.dtype or not ref.numel:
+    if ref.record.crc32 is None or check.start is not None or dtype_of(tensor) != ref.dtype or not ref.numel:
         return None
     if ref.is_whole_record and tensor.is_contiguous() and ref.numel <= tensor.numel():
         return flat_bytes(tensor)[: ref.nbytes]
@@ -140,7 +140,8 @@ def _file_pieces(check: Check) -> Iterator[torch.Tensor]:
     if not ref.is_contiguous:
         yield _flat_from_views(ref, dtype).to(check.tensor.dtype).view(torch.uint8)[: check.nbytes]
         return
-    for piece in pieces(ref, check.start, min(check.numel, ref.numel - check.start), _READ_AT_ONCE):
+    start = check.start or 0
+    for piece in pieces(ref, start, min(check.numel, ref.numel - start), _READ_AT_ONCE):
         filed = torch.frombuffer(piece, dtype=dtype)
         yield (filed if dtype == check.tensor.dtype else filed.to(check.tensor.dtype)).view(torch.uint8)
 

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from dspatch import live
 from dspatch.checkpoint import layout
 from dspatch.checkpoint.unpickle import Tree, read_tree
 from dspatch.verdict.compare import Comparison, compare
-from tests.support.engines import build_engine, train
-
-#: All that a default load asks for.
-ALL = frozenset(
-    ("weights", "frozen", "masters", "moments", "optimizer_step", "param_groups", "loss_scaler", "lr_scheduler", "counters")
-)
+from tests.live.kinds import ALL
+from tests.support.engines import OPTIMIZERS, build_engine, train
+from tests.support.models import INPUTS, OUTPUTS, Lion
 
 Kwargs = Mapping[str, Any]
+
+
+class CountingLion(Lion):
+    """Keeps ``step`` in its groups, without which DeepSpeed cannot load its own elastic checkpoints."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+
+
+OPTIMIZERS["counting_lion"] = (CountingLion, {"lr": 1e-3})
 
 
 def files_of(engine: Any, folder: str, tag: str, rank: int | None = None) -> dict[str, Tree]:
@@ -40,8 +51,9 @@ def measured(engine: Any, folder: str, tag: str, level: str = "full", asked: fro
 
 
 def described(comparison: Comparison, engine: Any) -> dict[str, Any]:
-    """Plain data about a comparison."""
+    """Plain data about a comparison; ``chosen`` is the parameter that faults of one parameter take."""
     return {
+        "chosen": [_chosen(engine)[1].name] if live.read(engine).states else [],
         "outcomes": {name: str(one) for name, one in comparison.outcomes.items()},
         "findings": [one.to_dict() for one in comparison.findings],
         "bytes": comparison.bytes_compared,
@@ -67,6 +79,7 @@ def load(
     fault: str = "",
     load_kwargs: Kwargs | None = None,
     asked: frozenset[str] = ALL,
+    last: bool = False,
 ) -> dict[str, Any]:
     """Save with one engine, load ``first`` into another one, apply a fault, measure.
 
@@ -79,8 +92,12 @@ def load(
         fault: name of a function of this module, called with the engine and the folder before the measurement.
         load_kwargs: of ``load_checkpoint``.
         asked: of ``compare``.
+        last: let ``latest`` name ``first``, which decides where some releases take ZeRO-3 weights from.
     """
     save(folder, steps, **saved)
+    if last and torch.distributed.get_rank() == 0:
+        Path(folder, "latest").write_text("first")
+    torch.distributed.barrier()
     engine = build_engine(**{**saved, "seed": 7, **(loaded or {})})
     engine.load_checkpoint(folder, tag="first", **(load_kwargs or {}))
     if fault:
@@ -105,17 +122,14 @@ def _flat_masters(engine: Any) -> list[torch.Tensor]:
     return [one for group in groups for one in group]
 
 
-def _fragment(engine: Any) -> tuple[torch.Tensor, live.LiveState, live.Fragment]:
+def _chosen(engine: Any) -> tuple[live.LiveState, live.Fragment]:
     """The state with the most parameters in it, and a parameter in its middle."""
-    reading = live.read(engine)
-    state = max(reading.states, key=lambda one: (len(one.fragments), one.numel))
-    master = next(one for one in _flat_masters(engine) if dict(_base(engine).state[one]).keys() == state.entries.keys()
-                  and one.numel() == state.size)  # fmt: skip
-    return master, state, state.fragments[len(state.fragments) // 2]
+    state = max(live.read(engine).states, key=lambda one: (len(one.fragments), one.numel))
+    return state, state.fragments[len(state.fragments) // 2]
 
 
 def _zero_one_moment(engine: Any, folder: str) -> None:
-    _, state, one = _fragment(engine)
+    state, one = _chosen(engine)
     state.entries["exp_avg"].data.reshape(-1)[one.start : one.start + one.numel] = 0
 
 
@@ -131,7 +145,7 @@ def _no_moments(engine: Any, folder: str) -> None:
 
 
 def _flip_a_bit(engine: Any, folder: str) -> None:
-    _, state, one = _fragment(engine)
+    state, one = _chosen(engine)
     word = state.entries["exp_avg_sq"].data.reshape(-1).view(torch.int32)
     word[one.start] = word[one.start] ^ 1
 
@@ -190,10 +204,53 @@ def _scheduler_off(engine: Any, folder: str) -> None:
     engine.lr_scheduler.last_batch_iteration += 1
 
 
+def _unknown_optimizer(engine: Any, folder: str) -> None:
+    class Stranger:
+        param_groups = engine.optimizer.param_groups
+
+    engine.optimizer = Stranger()
+
+
 FAULTS: dict[str, Callable[[Any, str], None]] = {
     function.__name__[1:]: function
     for function in (
         _zero_one_moment, _zero_moments, _no_moments, _flip_a_bit, _step_off, _lr_off, _stale_masters,
         _masters_from_weights, _other_weight, _scale_off, _counter_off, _other_tag, _other_rank, _scheduler_off,
+        _unknown_optimizer,
     )
 }  # fmt: skip
+
+
+def roll_back(folder: str, saved: Kwargs) -> dict[str, Any]:
+    """Train on after a save, load it again, measure."""
+    engine = build_engine(**saved)
+    train(engine, 2)
+    engine.save_checkpoint(folder, tag="first")
+    train(engine, 2)
+    engine.load_checkpoint(folder, tag="first")
+    return described(measured(engine, folder, "first"), engine)
+
+
+class ThreeLayers(nn.Module):
+    """Two square layers of the same shape, registered in either order; the same function with the same weights."""
+
+    def __init__(self, swapped: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(INPUTS, 6, bias=False)
+        for name in ("third", "second") if swapped else ("second", "third"):
+            self.add_module(name, nn.Linear(6, 6, bias=False))
+        self.last = nn.Linear(6, OUTPUTS)
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.second(torch.tanh(self.first(inputs))))
+        return (self.last(torch.tanh(self.third(hidden))).float() - targets).square().mean()
+
+
+def reorder(folder: str, **kwargs: Any) -> dict[str, Any]:
+    """Save a model, load it into one whose layers were registered in another order."""
+    engine = build_engine(**{**kwargs, "model": ThreeLayers(swapped=False)})
+    train(engine, 2)
+    engine.save_checkpoint(folder, tag="first")
+    engine = build_engine(**{**kwargs, "model": ThreeLayers(swapped=True)})
+    engine.load_checkpoint(folder, tag="first")
+    return described(measured(engine, folder, "first"), engine)
