@@ -107,10 +107,10 @@ class PatchEngine:
         self._ledger = {}
         try:
             self._matrix = matrix if matrix is not None else load()
-        except Exception:
+        except Exception as error:
             # Not raised: this is the middle of `import deepspeed`. The first load will say it.
             self._matrix = Matrix((), {})
-            self._fail(_MATRIX_ID, tripwire.SITE, traceback.format_exc())
+            self._fail(_MATRIX_ID, tripwire.SITE, error)
             return
         self._ledger = {row.id: LedgerRow(row.id, row.site, ledger.ARMED) for row in self._matrix.rows}
         known = self._matrix.ids()
@@ -131,8 +131,8 @@ class PatchEngine:
                 if chain[0].defining_module == module.__name__:
                     self._handle_chain(chain, module, version)
             self._announce(module, version)
-        except Exception:
-            self._fail(_ENGINE_ID, module.__name__, traceback.format_exc())
+        except Exception as error:
+            self._fail(_ENGINE_ID, module.__name__, error)
         self._stretch_tripwire()
 
     def _handle_chain(self, chain: Sequence[Row], module: ModuleType, version: str | None) -> None:
@@ -144,8 +144,8 @@ class PatchEngine:
                     why = f"{row.id} is for this release"
                     self._note(other.id, state=ledger.SKIPPED, reason=why, tier=gate.NOT_NEEDED)
             self._handle(row, module, version)
-        except Exception:
-            self._fail(row.id, row.site, traceback.format_exc())
+        except Exception as error:
+            self._fail(row.id, row.site, error)
 
     def _handle(self, row: Row, module: ModuleType, version: str | None) -> None:
         assert self._settings is not None
@@ -181,13 +181,15 @@ class PatchEngine:
             )
             self._tripwire.forget(row.id)
 
-    def _fail(self, patch: str, site: str, text: str) -> None:
+    def _fail(self, patch: str, site: str, error: Exception) -> None:
         assert self._settings is not None
+        summary = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        text = "\n".join([summary, "", *"".join(traceback.format_exception(error)).splitlines()])
         with self._lock:
             row = self._ledger.get(patch, LedgerRow(patch, site, ledger.FAILED))
             self._ledger[patch] = replace(row, state=ledger.FAILED, reason=text)
             if EVERY_PATCH not in self._settings.disable:
-                self._tripwire.failed(patch, site, text, EVERY_PATCH if patch in (_MATRIX_ID, _ENGINE_ID) else patch)
+                self._tripwire.failed(patch, site, summary, EVERY_PATCH if patch in (_MATRIX_ID, _ENGINE_ID) else patch)
         _log.error("the patch %s on %s failed, loading a checkpoint will say so again:\n%s", patch, site, text)
 
     def _stretch_tripwire(self) -> None:

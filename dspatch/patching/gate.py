@@ -68,7 +68,7 @@ def judge(
     """
     judged = body if body is not None or target is None else fingerprint(target.attribute)
     known = judged in row.bodies
-    not_needed = _why_not_needed(row, version)
+    not_needed = why_not_needed(row, version)
     if not_needed:
         return Verdict(NOT_NEEDED, SKIP, not_needed)
     misfit = _misfit(row, target, version, known)
@@ -106,7 +106,8 @@ def _misfit(row: Row, target: Target | None, version: str | None, known: bool) -
     return ""
 
 
-def _why_not_needed(row: Row, version: str | None) -> str:
+def why_not_needed(row: Row, version: str | None) -> str:
+    """Why a release does not have the fault at all; empty if it has, or if the version cannot be known."""
     if version is None:
         return ""
     parsed = parse_version(version)

@@ -24,7 +24,8 @@ class LedgerRow:
         patch: the patch id.
         site: ``module:Qual.name``.
         state: ``armed``, ``applied``, ``skipped``, ``failed`` or ``not triggered``.
-        reason: why, and what else is worth knowing (other names that were patched too); the traceback of a failure.
+        reason: why, and what else is worth knowing (other names that were patched too); a failure
+            says what was raised in the first line, its traceback follows.
         tier: ``tested``, ``compatible``, ``incompatible``, ``not needed``; empty before the gate has judged.
         version: DeepSpeed's version, ``source tree`` if it cannot be known, empty before the import.
     """
@@ -37,5 +38,5 @@ class LedgerRow:
     version: str = ""
 
     def __str__(self) -> str:
-        first_line = self.reason.strip().rpartition("\n")[2] if self.state == FAILED else self.reason
+        first_line = self.reason.partition("\n")[0]
         return f"{self.patch}: {self.state}{f' ({first_line})' if first_line else ''} on {self.site}"

@@ -35,13 +35,13 @@ class Tripwire:
     def __bool__(self) -> bool:
         return bool(self._troubles)
 
-    def failed(self, patch: str, site: str, traceback: str, leave_out: str) -> None:
+    def failed(self, patch: str, site: str, found: str, leave_out: str) -> None:
         """Note that a patch fits but could not be put on; ``leave_out`` is what DSPATCH_DISABLE would have to name."""
         self._troubles[patch] = PatchFailed(
             explain(
                 f"the patch {patch} could not be put onto DeepSpeed",
                 expected=f"a wrapper on {site}",
-                found=traceback.strip().rpartition("\n")[2],
+                found=found,
                 do=[
                     "report this with the traceback from `dspatch.status()`",
                     f"or leave it out: DSPATCH_DISABLE={leave_out}",

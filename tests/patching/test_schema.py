@@ -1,0 +1,223 @@
+"""compat_matrix.yaml: the real file keeps every rule, and each rule refuses a copy that breaks it."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dspatch.errors import MatrixError
+from dspatch.patching import matrix, schema
+from dspatch.patching.matrix import load
+from tests.support.paths import MATRIX, ROOT
+
+#: Two rows that follow each other on one site, and one that stands on it beside them.
+GOOD: dict[str, Any] = {
+    "schema": 1,
+    "trees": {"newest": "2.0"},
+    "rows": [
+        {
+            "id": "first",
+            "site": "deepspeed.a:C.f",
+            "module": "dspatch.patches.one",
+            "wrapper": "check_one",
+            "deepspeed": ">=1.0,<1.5",
+            "tested": ["1.2"],
+            "bodies": ["0123456789abcdef"],
+            "needs": ["tag"],
+            "does": "observes",
+            "why": "a reason",
+            "faults": ["A1"],
+            "upstream": {"reference": "somewhere", "introduced": "1.0", "fixed_in": "2.0"},
+            "scenarios": ["a_scenario"],
+        },
+        {
+            "id": "second",
+            "site": "deepspeed.a:C.f",
+            "module": "dspatch.patches.one",
+            "wrapper": "check_one",
+            "deepspeed": ">=1.5,<=2.0",
+            "tested": ["2.0"],
+            "bodies": ["0123456789abcdef"],
+            "does": "prevents",
+            "unknown": "apply",
+            "body_of": "deepspeed.a:g",
+            "why": "a reason",
+            "scenarios": ["a_scenario"],
+        },
+        {
+            "id": "third",
+            "site": "deepspeed.a:C.f",
+            "module": "dspatch.patches.two",
+            "wrapper": "check_two",
+            "deepspeed": ">=1.2,<=1.8",
+            "tested": ["1.5"],
+            "bodies": ["0123456789abcdef"],
+            "does": "repairs",
+            "why": "a reason",
+            "beside": ["first", "second"],
+            "scenarios": ["a_scenario"],
+        },
+    ],
+}
+
+Break = Callable[[dict[str, Any]], Any]
+
+
+def row(position: int, **changes: Any) -> Break:
+    return lambda data: data["rows"][position].update(changes)
+
+
+def without(position: int, name: str) -> Break:
+    return lambda data: data["rows"][position].pop(name)
+
+
+#: What is done to the good copy -> what the error has to say.
+BROKEN: dict[str, tuple[Break, str]] = {
+    "other schema": (lambda data: data.update(schema=2), "schema is 2"),
+    "unknown top field": (lambda data: data.update(extra=1), "unknown field 'extra'"),
+    "no trees": (lambda data: data.pop("trees"), "the field trees is absent"),
+    "tree as number": (lambda data: data["trees"].update(newest=2.0), "trees is no mapping"),
+    "tree no version": (lambda data: data["trees"].update(newest="latest"), "trees: newest"),
+    "no rows": (lambda data: data.update(rows=[]), "rows is no list"),
+    "row no mapping": (lambda data: data["rows"].append("x"), "row 3: is no mapping"),
+    "unknown field": (row(0, sites=[]), "row first: unknown field 'sites'"),
+    "empty text": (row(0, why=" "), "why is no text"),
+    "version as number": (row(0, tested=[1.2]), "tested is no list of texts"),
+    "no scenario": (row(0, scenarios=[]), "row first: scenarios is empty"),
+    "no body": (row(0, bodies=[]), "bodies is empty"),
+    "listed twice": (row(0, tested=["1.2", "1.2"]), "tested lists something twice"),
+    "unknown upstream field": (row(0, upstream={"fixed": "1"}), "upstream: unknown field 'fixed'"),
+    "upstream no mapping": (row(0, upstream="x"), "upstream is no mapping"),
+    "upstream no version": (row(0, upstream={"fixed_in": "soon"}), "upstream fixed_in"),
+    "bad id": (row(0, id="First one"), "the id is not of the form"),
+    "bad site": (row(0, site="deepspeed.a.C.f"), "is not of the form deepspeed.module:Qual.name"),
+    "site elsewhere": (row(0, site="torch.a:f"), "is not of the form deepspeed.module:Qual.name"),
+    "body of another module": (row(1, body_of="deepspeed.b:g"), "body_of is in another module"),
+    "bad range": (row(0, deepspeed="~=1.0"), "row first: deepspeed: '~=1.0' is no range"),
+    "empty range": (row(0, deepspeed=">=1.5,<1.0"), "holds no version"),
+    "tested outside": (row(0, tested=["1.7"]), "tested 1.7 is outside"),
+    "tested no version": (row(0, tested=["new"]), "tested: 'new' is no version"),
+    "bad body": (row(0, bodies=["0123"]), "body '0123' is not"),
+    "unknown does": (row(0, does="fixes"), "does is 'fixes'"),
+    "unknown unknown": (row(0, unknown="maybe"), "unknown is 'maybe'"),
+    "long why": (row(0, why="a\nb"), "why is more than one line"),
+    "bad parameter": (row(0, needs=["a tag"]), "needs: 'a tag'"),
+    "unknown module": (row(0, module="dspatch.patches.three"), "unknown module dspatch.patches.three"),
+    "module elsewhere": (row(0, module="os.one"), "unknown module os.one"),
+    "unknown wrapper": (row(0, wrapper="check_on"), "unknown wrapper check_on"),
+    "same id": (row(1, id="first"), "the id first is given to 2 rows"),
+    "overlap": (row(0, deepspeed=">=1.0,<=1.5"), "overlap on deepspeed.a:C.f"),
+    "gap": (row(0, deepspeed=">=1.0,<1.4"), "leave a gap on deepspeed.a:C.f"),
+    "beside nothing": (row(2, beside=["fourth"]), "beside names fourth"),
+    "beside itself": (row(2, beside=["third"]), "beside names third"),
+    "not said to be beside": (without(2, "beside"), "overlap on deepspeed.a:C.f"),
+    "file without row": (lambda data: data["rows"].pop(2), "dspatch.patches.two has no row"),
+    **{f"without {name}": (without(0, name), f"the field {name} is absent") for name in schema._REQUIRED},
+}
+
+
+@pytest.fixture
+def patch_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two patch files instead of the real ones."""
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text(f"def check_{name}(wrapped, instance, args, kwargs):\n    return 1\n")
+    monkeypatch.setattr(schema, "find_spec", lambda name: _Spec([str(tmp_path)]))
+
+
+class _Spec:
+    def __init__(self, folders: list[str]) -> None:
+        self.submodule_search_locations = folders
+
+
+def test_the_good_copy_is_good(patch_files: None) -> None:
+    built = schema.build(GOOD, "good")
+    assert built.ids() == ("first", "second", "third")
+    assert [[found.id for found in chain] for chain in built.chains()] == [["first", "second"], ["third"]]
+    assert [found.unknown for found in built.rows] == ["apply", "apply", "skip"], "only what observes, unless it says so"
+    assert [found.id for found in built.for_version("1.5")] == ["second", "third"]
+    assert built.for_version(None) == built.rows
+    assert built.modules() == ("deepspeed.a",)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_copy_is_refused(name: str, patch_files: None) -> None:
+    breaks, says = BROKEN[name]
+    data = copy.deepcopy(GOOD)
+    breaks(data)
+    with pytest.raises(MatrixError, match=re.escape(says)):
+        schema.build(data, "broken")
+
+
+def test_every_rule_is_broken_once_here() -> None:
+    """A rule that is added without a broken copy shows up here: each yields a text that some copy provokes."""
+    source = Path(schema.__file__).read_text(encoding="utf-8")
+    said = [says for _, says in BROKEN.values()]
+    for text in re.findall(r'yield f?"([^"]+)"', source):
+        fixed = max(re.split(r"\{[^}]*\}", text), key=len)
+        assert any(_common(fixed, says) for says in said), f"no broken copy for: {text}"
+
+
+def _common(fixed: str, says: str) -> bool:
+    return fixed.strip()[:12] in says or says in fixed or any(part in fixed for part in says.split(": ") if len(part) > 12)
+
+
+def test_all_faults_are_told_at_once(patch_files: None) -> None:
+    data = copy.deepcopy(GOOD)
+    data["rows"][0].update(does="x", bodies=["y"])
+    data["rows"][2].update(tested=["9"])
+    with pytest.raises(MatrixError, match=r"(?s)breaks 3 rule.*does is 'x'.*body 'y'.*tested 9"):
+        schema.build(data, "broken")
+
+
+@pytest.mark.parametrize("text", ["rows: [", "- 1", "!!python/object/apply:os.getcwd []", ""])
+def test_no_yaml_or_no_mapping(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "matrix.yaml"
+    file.write_text(text)
+    with pytest.raises(MatrixError):
+        load(file)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match="cannot be read"):
+        load(tmp_path / "none.yaml")
+
+
+# --- the real file ----------------------------------------------------------------------------------------------------
+
+
+def test_the_real_matrix_keeps_the_rules() -> None:
+    built = load()
+    assert built.rows
+    assert matrix.default_path().samefile(MATRIX)
+    assert {"oldest", "newest", "stage0_loses_moments"} <= set(built.trees)
+
+
+def test_the_real_trees_lie_in_the_ranges() -> None:
+    built = load()
+    for version in built.trees.values():
+        assert built.for_version(version), version
+
+
+def test_every_scenario_exists() -> None:
+    """A row is proved by scenarios that fail when it is off; a name that nothing defines proves nothing."""
+    text = "\n".join(file.read_text(encoding="utf-8") for file in sorted((ROOT / "tests" / "faults").rglob("*.py")))
+    for found in load().rows:
+        for scenario in found.scenarios:
+            assert re.search(rf"\b{re.escape(scenario)}\b", text), f"{found.id}: no scenario {scenario} in tests/faults"
+
+
+def test_the_matrix_is_the_only_place_with_versions() -> None:
+    versions = {version for found in load().rows for version in found.tested}
+    text = yaml.safe_load(MATRIX.read_text(encoding="utf-8"))
+    versions |= set(text["trees"].values())
+    folders = [ROOT / "dspatch", ROOT / "patches", ROOT / "tests"]
+    for file in sorted(path for folder in folders for path in folder.rglob("*.py")):
+        code = file.read_text(encoding="utf-8")
+        found = [version for version in sorted(versions) if re.search(rf"(?<![\d.]){re.escape(version)}(?![\d.])", code)]
+        assert not found, f"{file.relative_to(ROOT)} names DeepSpeed {', '.join(found)}"
