@@ -106,7 +106,7 @@ def _family_of(wrapper: Any) -> tuple[str, Callable[[Reading, Any, Any], None] |
 
 
 def _note_nowhere(reading: Reading, wrapper: Any, names: frozenset[str]) -> None:
-    """Optimizer state that no file has (``backup_optimizer``, ZenFlow, SuperOffload): never measured, never ``restored``."""
+    """Optimizer state that no file has: it cannot be measured, so it never counts as restored."""
     for mark, reason in _NOT_IN_FILES.items():
         if mark in names or getattr(wrapper, mark, None) is not None:
             reading.nowhere.update({"moments": reason, "optimizer_step": reason})

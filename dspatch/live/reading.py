@@ -66,8 +66,8 @@ class LiveState:
     Attributes:
         label: such as ``"group 0"``.
         role: the file.
-        paths: where the file may hold it; the first one whose parent exists counts. A parent without the entry means that
-            nothing had been stored for it yet, which is right before the first step.
+        paths: where the file may hold it; the first one whose parent exists counts. A parent without the entry means
+            that nothing had been stored for it yet, which is right before the first step.
         entries: name of the state -> tensor or number.
         size: elements of the tensor that the state belongs to; entries of that size are moments.
         numel: how many leading elements count.
@@ -139,8 +139,8 @@ class Reading:
     """One rank's view of an engine.
 
     Attributes:
-        family: the reader that was used: ``"ZeRO-1/2"``, ``"ZeRO-3"``, ``"BF16"``, ``"FP16 fused"``, ``"FP16 unfused"``,
-            ``"plain"``, ``"none"`` (the engine has no optimizer) or ``"unknown"``.
+        family: the reader that was used: ``"ZeRO-1/2"``, ``"ZeRO-3"``, ``"BF16"``, ``"FP16 fused"``,
+            ``"FP16 unfused"``, ``"plain"``, ``"none"`` (the engine has no optimizer) or ``"unknown"``.
         stage: ZeRO stage.
         rank: global rank.
         tensors, states, values, pairs: what can be compared.

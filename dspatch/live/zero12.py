@@ -18,8 +18,8 @@ STALE = "engine.optimizer.refresh_fp32_params() makes the masters from the weigh
 def read(reading: Reading, engine: Any, wrapper: Any) -> None:
     """Add masters, moments, step, hyperparameters and loss scale.
 
-    ``single_partition_of_fp32_groups`` is padded at the tail (``groups_padding``); files hold it without the padding. The
-    moments of rigid checkpoints are padded, those of elastic ones are not and lie in a list by group.
+    ``single_partition_of_fp32_groups`` is padded at the tail (``groups_padding``); files hold it without the padding.
+    The moments of rigid checkpoints are padded, those of elastic ones are not and lie in a list by group.
     """
     names, base = Names(engine), wrapper.optimizer
     ordered = getattr(wrapper, "round_robin_bit16_groups", None) or wrapper.bit16_groups

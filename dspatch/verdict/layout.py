@@ -1,7 +1,7 @@
 """The order of parameters in flat buffers, by name: what sees right bytes in the wrong place.
 
-DeepSpeed restores weights by name but masters and moments by position. Parameters of equal total size that were registered
-in another order, moved to another group, or dealt out round robin load without a word and train wrongly.
+DeepSpeed restores weights by name but masters and moments by position. Parameters of equal total size that were
+registered in another order, moved to another group, or dealt out round robin load without a word and train wrongly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dspatch.live.reading import GroupLayout
 
 
 def filed_layout(value: Any) -> tuple[GroupLayout, ...] | None:
-    """``param_shapes`` of a model file: a list with one ordered dict for each group; None when the file has no such list."""
+    """``param_shapes`` of a model file: one ordered dict for each group; None when the file has no such list."""
     if isinstance(value, dict):  # one group, as older releases wrote it
         value = [value]
     if not isinstance(value, list) or not all(isinstance(group, dict) for group in value):

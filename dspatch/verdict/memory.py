@@ -1,7 +1,7 @@
 """Bytes of live tensors: checksums on several threads, and comparison with bytes of a file, in pieces.
 
-Everything here looks at a tensor as a flat run of bytes (``torch.uint8``), wherever it lives; what lies on an accelerator
-comes over in pieces, so that never more than ``THREADS_AT_MOST * PIECE`` bytes are held beside the training state.
+Everything here looks at a tensor as a flat run of bytes (``torch.uint8``), wherever it lives; what lies on an
+accelerator comes over in pieces, so that at most ``THREADS_AT_MOST * PIECE`` bytes are held beside the training state.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The elements in the order of their indices, as bytes. A view when the tensor is contiguous, else a copy."""
     import torch
 
-    flat = tensor.detach().reshape(-1)
+    # Elements that do not touch each other stay a view of their own kind through `reshape`.
+    flat = tensor.detach().reshape(-1).contiguous()
     return flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8, device=tensor.device)
 
 
@@ -64,7 +65,7 @@ def crc_of_runs(runs: Sequence[torch.Tensor], threads: int) -> list[int]:
     """
     pieces = [(number, piece) for number, run in enumerate(runs) for piece in _cut(run)]
     if threads > 1 and sum(piece.numel() for _, piece in pieces) >= _WORTH_THREADS:
-        with ThreadPoolExecutor(min(threads, THREADS_AT_MOST * 4)) as pool:
+        with ThreadPoolExecutor(min(threads, THREADS_AT_MOST)) as pool:
             sums = list(pool.map(_crc_of_piece, (piece for _, piece in pieces), chunksize=1))
     else:
         sums = [_crc_of_piece(piece) for _, piece in pieces]
@@ -120,7 +121,7 @@ def _times(one: int, other: int) -> int:
 
 
 def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two runs of bytes on the CPU are equal; wider words where both are aligned, since that is several times faster."""
+    """Whether two runs of bytes on the CPU are equal; in wide words where both are aligned, which is far faster."""
     import torch
 
     if one.numel() != other.numel():

@@ -1,8 +1,8 @@
 """One live tensor against one tensor of a file.
 
-First by checksum: every record of a zip-format file carries the CRC-32 of its bytes in the file's index, so live bytes with
-the same checksum are what was written, bit rot included, and no tensor data is read. Where live bytes do not map onto a whole
-record, and wherever a checksum differs, the bytes themselves are compared in pieces, parameter by parameter.
+First by checksum: every record of a zip-format file carries the CRC-32 of its bytes in the file's index, so live bytes
+with the same checksum are what was written, bit rot included, and no tensor data is read. Where live bytes do not map
+onto a whole record, and wherever a checksum differs, the bytes themselves are compared, parameter by parameter.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Check:
         equal: the answer; None while there is none.
         differing: names of the fragments that differ.
         detail: the first difference, in words.
+        suspect: the live bytes have another checksum than the file's record should have.
     """
 
     component: str
@@ -52,6 +53,7 @@ class Check:
     equal: bool | None = None
     differing: list[str] = field(default_factory=list)
     detail: str = ""
+    suspect: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -147,13 +149,13 @@ def _file_pieces(check: Check) -> Iterator[torch.Tensor]:
 
 
 def _flat_from_views(ref: TensorRef, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor with strides of its own, in the order of its indices; held whole, since such tensors are rare and small."""
+    """A tensor with strides of its own, in the order of its indices; held whole, since such tensors are rare."""
     import torch
 
     span = ref.storage_offset + 1 + sum((n - 1) * step for n, step in zip(ref.shape, ref.stride, strict=True))
     flat = TensorRef(ref.path, ref.storage, ref.dtype, (span,), (1,), 0)
     storage = torch.frombuffer(read_bytes(flat), dtype=dtype)
-    return storage.as_strided(ref.shape, ref.stride, ref.storage_offset).reshape(-1)
+    return storage.as_strided(ref.shape, ref.stride, ref.storage_offset).reshape(-1).contiguous()
 
 
 def number_in(ref: TensorRef) -> float | int | bool | list[float]:
@@ -161,7 +163,7 @@ def number_in(ref: TensorRef) -> float | int | bool | list[float]:
     import torch
 
     values = torch.frombuffer(read_bytes(ref), dtype=getattr(torch, ref.dtype)).tolist()
-    return values[0] if len(values) == 1 else values  # type: ignore[no-any-return]
+    return values[0] if len(values) == 1 else values
 
 
 def is_zero(tensor: torch.Tensor, fragments: Iterable[Fragment], numel: int) -> bool:

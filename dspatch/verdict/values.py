@@ -17,7 +17,9 @@ _LARGEST = 4096
 _UNKNOWN = object()
 
 
-def differences(live: Any, filed: Any, ignore: frozenset[str] = frozenset(), name: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differences(
+    live: Any, filed: Any, ignore: frozenset[str] = frozenset(), name: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
     """``(name, live, in the file)`` of each value that differs.
 
     Of dicts only the keys that both sides have count: other releases of torch add some. Numbers are compared by value

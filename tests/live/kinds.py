@@ -6,8 +6,11 @@ from typing import Any
 
 #: All that a default load asks for.
 ALL = frozenset(
-    ("weights", "frozen", "masters", "moments", "optimizer_step", "param_groups", "loss_scaler", "lr_scheduler", "counters")
-)
+    (
+        "weights", "frozen", "masters", "moments", "optimizer_step", "param_groups", "loss_scaler", "lr_scheduler",
+        "counters",
+    )
+)  # fmt: skip
 
 #: One for each reader and placement of state.
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -31,7 +34,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         for optimizer in ("adam", "amsgrad", "sgd", "sgd_momentum", "rmsprop", "lion")
         for stage, precision in ((0, "fp32"), (2, "bf16"), (3, "bf16"))
     },
-    # ZeRO builds its own Adagrad from the defaults of the one it is given, without param groups; ZeRO-3 refuses to load it.
+    # ZeRO builds its own Adagrad from the defaults of the one it is given, without param groups; ZeRO-3 cannot load it.
     "adagrad-stage0": {"stage": 0, "optimizer": "adagrad", "precision": "fp32"},
     "adagrad-stage2": {"stage": 2, "optimizer": "adagrad", "groups": 1},
     "frozen-stage0": {"stage": 0, "model": {"frozen": True}},

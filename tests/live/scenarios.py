@@ -1,4 +1,4 @@
-"""What runs on the ranks: save an engine, load it into another one, read and compare. Called through ``RankPool.run``."""
+"""What runs on the ranks: save an engine, load it into another one, read and compare."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def measured(engine: Any, folder: str, tag: str, level: str = "full", asked: fro
 def described(comparison: Comparison, engine: Any) -> dict[str, Any]:
     """Plain data about a comparison; ``chosen`` is the parameter that faults of one parameter take."""
     return {
-        "chosen": [_chosen(engine)[1].name] if live.read(engine).states else [],
+        "chosen": [_chosen(engine)[1].name] if any(one.fragments for one in live.read(engine).states) else [],
         "outcomes": {name: str(one) for name, one in comparison.outcomes.items()},
         "findings": [one.to_dict() for one in comparison.findings],
         "bytes": comparison.bytes_compared,
@@ -113,7 +113,8 @@ def _base(engine: Any) -> Any:
 
 def _flat_masters(engine: Any) -> list[torch.Tensor]:
     for name in (
-        "fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition", "fp32_groups_flat",
+        "fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition",
+        "fp32_groups_flat",
     ):  # fmt: skip
         found = getattr(engine.optimizer, name, None)
         if found is not None:

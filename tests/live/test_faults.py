@@ -92,7 +92,7 @@ def test_masters_are_stale(pools: Pools, tmp_path: Path, kind: str) -> None:
     for result in run(pools, tmp_path, kind, "stale_masters"):
         assert outcomes([result]) == [{"masters": "mismatch"}]
         assert {finding["component"] for finding in result["findings"]} == {"masters"}
-        assert any("next step" in finding["found"] or "first step" in finding["found"] for finding in result["findings"])
+        assert any("first step would undo the load" in finding["found"] for finding in result["findings"])
 
 
 @pytest.mark.parametrize("kind", WITH_MASTERS)
