@@ -1,0 +1,90 @@
+"""Starts dspatch when a Python process starts and ``DSPATCH`` is on. Called by ``dspatch.pth`` (before Python 3.15) and
+``dspatch.start`` (from 3.15 on), by autowrapt, and by the sitecustomize of ``dspatch run``.
+
+It lies outside the package on purpose: every Python process that has the startup file installed may import it, and a
+module inside ``dspatch`` would run ``dspatch/__init__.py`` first. It imports ``os`` only, never raises, says nothing
+before ``deepspeed`` is imported, and does no harm when dspatch itself is gone.
+"""
+
+import os
+
+#: The values of ``DSPATCH`` with which a startup file does nothing; the empty one counts as unset.
+OFF_WORDS = ("", "0", "off", "false", "no")
+
+_started: list[bool] = []
+
+
+def main() -> None:
+    """Import dspatch, which arms it, if ``DSPATCH`` asks for it. Safe to call twice (a venv runs ``.pth`` lines twice).
+
+    A wrong value counts as asking for it: the error that lists the right ones is raised at the first deepspeed import.
+    """
+    if _word() not in OFF_WORDS:
+        _start()
+
+
+def from_autowrapt(_module: object) -> None:
+    """The same for ``AUTOWRAPT_BOOTSTRAP=dspatch``, which asks for it by itself: only ``DSPATCH=0`` says no.
+
+    The entry point stands under the name of a module that is always loaded (``sys``): autowrapt then calls at once.
+    Under the name ``deepspeed`` it would call after deepspeed has been executed.
+    """
+    if not _word() or _word() not in OFF_WORDS:
+        _start()
+
+
+def _word() -> str:
+    return os.environ.get("DSPATCH", "").strip().lower()
+
+
+def _start() -> None:
+    if _started:
+        return
+    _started.append(True)
+    try:
+        import dspatch  # noqa: F401
+    except Exception as error:
+        import sys
+
+        sys.meta_path.insert(0, _Complaint(error))  # type: ignore[arg-type]
+
+
+class _Complaint:
+    """Finder and loader of ``deepspeed`` that says why dspatch did not start, to those who import deepspeed only.
+
+    If dspatch is gone (a left-over startup file), that is one line on stderr. Anything else is raised, each time, since
+    somebody asked for dspatch and would not get it. Looking for deepspeed without importing it is no reason to raise.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.searching = False
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        """The real spec; loading it raises."""
+        if name != "deepspeed" or self.searching:
+            return None
+        import importlib.util
+        import sys
+
+        self.searching = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.searching = False
+        if spec is None or "dspatch" in sys.modules:  # imported since, with the variables corrected
+            return spec
+        if isinstance(self.error, ModuleNotFoundError) and self.error.name == "dspatch":
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            print("dspatch: DSPATCH is set, but dspatch is not installed here: loads are not checked", file=sys.stderr)
+            return spec
+        spec.loader = self  # type: ignore[assignment]
+        return spec
+
+    def create_module(self, spec: object) -> object:
+        """Raise what went wrong."""
+        raise self.error
+
+    def exec_module(self, module: object) -> None:
+        """Never reached; the import system wants it beside ``create_module``."""
+        raise self.error
