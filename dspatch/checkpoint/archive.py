@@ -16,7 +16,9 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
+from dspatch.checkpoint import structure
 from dspatch.checkpoint.damage import Damaged
 from dspatch.checkpoint.files import opened, read_exactly
 
@@ -104,7 +106,7 @@ class Archive:
         self.path = os.fspath(path)
         with opened(self.path) as descriptor:
             self.size = os.fstat(descriptor).st_size
-            entries = _read_index(self.path, descriptor, self.size)
+            self._index_at, entries = _read_index(self.path, descriptor, self.size)
         self.folder, self.records = _records(self.path, entries)
 
     @property
@@ -131,18 +133,20 @@ class Archive:
         with opened(self.path) as descriptor:
             return read_exactly(self.path, descriptor, record.size, offset)
 
-    def check_headers(self) -> None:
-        """Read the header in front of every record and compare it with the index: one small read for each record.
+    def check_structure(self) -> None:
+        """Look at every byte of the file that is not tensor data: headers, padding, descriptors, end records.
+
+        Tensor data has a CRC-32, the rest has not; but torch writes the rest in one way only, so a changed byte
+        shows. One small read for each record.
 
         Raises:
-            Damaged: a header is not one, names another record, or pushes its data into the next record.
+            Damaged: something is not as torch writes it.
         """
         with opened(self.path) as descriptor:
-            for record in self.records.values():
-                assert record.header is not None
-                head = os.pread(descriptor, record._header_size, record.header)
-                record._offset = _data_offset(self.path, record, head)
-        _refuse_overlap(self.path, sorted((one.offset, one.size, one.name) for one in self.records.values()), self.size)
+            spans = [structure.Span(r.header or 0, r.stored_name, r.size, r.crc32 or 0) for r in self.records.values()]
+            structure.check_gaps(self.path, descriptor, spans, self._index_at)
+            tail = read_exactly(self.path, descriptor, self.size - self._index_at, self._index_at)
+            structure.check_end(self.path, tail)
 
 
 def is_legacy(path: str | os.PathLike[str]) -> bool:
@@ -168,7 +172,7 @@ class _Entry:
     header: int
 
 
-def _read_index(path: str, descriptor: int, size: int) -> list[_Entry]:
+def _read_index(path: str, descriptor: int, size: int) -> tuple[int, list[_Entry]]:
     if size == 0:
         raise Damaged(path, "is empty (0 bytes)", "empty")
     if os.pread(descriptor, 4, 0) != LOCAL_SIGNATURE:
@@ -187,10 +191,10 @@ def _read_index(path: str, descriptor: int, size: int) -> list[_Entry]:
     if comment or disk or start_disk:
         raise Damaged(path, "has an end record that torch does not write (comment or several disks)", "index")
     if offset + length != index_end:
-        raise Damaged(path, f"has an index ({length:,} bytes at {offset:,}) that does not reach its end record", "index")
+        raise Damaged(path, f"has an index of {length:,} bytes at {offset:,} that ends elsewhere", "index")
     if total > MOST_RECORDS or length > _INDEX_LIMIT or length < total * _ENTRY.size:
         raise Damaged(path, f"claims {total:,} records in an index of {length:,} bytes", "hostile")
-    return list(_entries(path, os.pread(descriptor, length, offset), total, offset))
+    return offset, list(_entries(path, os.pread(descriptor, length, offset), total, offset))
 
 
 def _not_a_zip(path: str, descriptor: int) -> Damaged:
@@ -249,7 +253,7 @@ def _entries(path: str, index: bytes, total: int, limit: int) -> Iterator[_Entry
         name = index[name_end - name_size : name_end].decode("utf-8", "surrogateescape")
         if _FULL32 in (packed, size, header):
             size, packed, header = _zip64_sizes(path, index[name_end:extra_end], size, packed, header)
-        if header + _LOCAL.size + name_size + size > limit:
+        if header + _LOCAL.size + name_size + packed > limit:
             raise Damaged(path, f"lists a record {_shown(name)} that would reach beyond its data", "index")
         yield _Entry(name, flags, method, crc32, packed, size, header)
         at = extra_end + comment_size
@@ -293,7 +297,7 @@ def _records(path: str, entries: list[_Entry]) -> tuple[str, dict[str, Record]]:
                    for one in entries)  # fmt: skip
     if spans[0][0] != 0:
         raise Damaged(path, f"begins with {spans[0][0]:,} bytes that belong to no record", "hostile")
-    _refuse_overlap(path, spans, None)
+    _refuse_overlap(path, spans)
     return folder, records
 
 
@@ -310,9 +314,9 @@ def _refuse(path: str, entry: _Entry, folder: str) -> None:
         raise Damaged(path, f"holds a compressed record {_shown(entry.name)}; torch never compresses", "hostile")
 
 
-def _refuse_overlap(path: str, spans: list[tuple[int, int, str]], end: int | None) -> None:
-    for (start, size, name), following in zip(spans, [*spans[1:], (end, 0, "the index")], strict=True):
-        if following[0] is not None and start + size > following[0]:
+def _refuse_overlap(path: str, spans: list[tuple[int, int, str]]) -> None:
+    for (start, size, name), following in pairwise(spans):
+        if start + size > following[0]:
             raise Damaged(path, f"holds records that overlap ({_shown(name)} and {_shown(following[2])})", "hostile")
 
 

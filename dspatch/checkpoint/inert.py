@@ -119,6 +119,14 @@ def _pairs(function: Opaque, args: tuple[Any, ...], into: dict[Any, Any]) -> Any
     return into
 
 
+def _set(function: Opaque, args: tuple[Any, ...]) -> Any:
+    # Protocols before 4 write a set as `set(list)`.
+    items = args[0] if args else []
+    if len(args) > 1 or not isinstance(items, list | tuple) or not all(is_plain_key(item) for item in items):
+        return Opaque(function.module, function.name, args)
+    return set(items) if function.name == "set" else frozenset(items)
+
+
 def _size(function: Opaque, args: tuple[Any, ...]) -> Any:
     if len(args) == 1 and isinstance(args[0], tuple | list) and all(type(one) is int for one in args[0]):
         return tuple(args[0])
@@ -178,6 +186,7 @@ _BUILDERS: dict[tuple[str, str], Callable[[Opaque, tuple[Any, ...]], Any]] = {
     ("torch", "device"): _device,
     ("_codecs", "encode"): _encoded,
     **{(module, "bytes"): _bytes for module in ("builtins", "__builtin__")},
+    **{(module, name): _set for module in ("builtins", "__builtin__") for name in ("set", "frozenset")},
     **{(module, "_reconstructor"): _reconstructed for module in ("copyreg", "copy_reg")},
     **{(module, "scalar"): _numpy_scalar for module in ("numpy.core.multiarray", "numpy._core.multiarray")},
 }

@@ -474,7 +474,7 @@ class Machine:
 
 
 def _sized(width: str, text: str | None) -> Callable[[Machine, int], int]:
-    """Handler of an opcode with a length in front: struct code of the length, encoding of the text or None for bytes."""
+    """Handler of an opcode with a length in front: struct code of the length, encoding of the text (None: bytes)."""
     head = struct.Struct("<" + width)
 
     def handler(machine: Machine, pos: int) -> int:

@@ -105,7 +105,7 @@ def tag_info(path: Path, name: str) -> TagInfo | None:
 
 
 def read_latest(folder: str | os.PathLike[str], name: str = layout.LATEST) -> Latest:
-    """Read the file that names the newest tag as ``DeepSpeedEngine.load_checkpoint`` does, and say what is wrong with it.
+    """Read the file that names the newest tag as ``DeepSpeedEngine.load_checkpoint`` does; say what is wrong with it.
 
     Args:
         folder: the checkpoint folder.

@@ -98,8 +98,10 @@ def release(version: str, role: str = "") -> Tree:
 
 
 def edited(original: Tree, path: Path, name: str) -> Tree:
-    """A copy of a tree at ``path`` whose source a test changes; it shares the compiled operators of the original."""
-    return Tree(name, original.version, path, original.extensions)
+    """A tree at ``path`` whose source was changed. Its operator is compiled anew, since ninja goes by source paths."""
+    changed = Tree(name, original.version, path, CACHE / "ext" / f"{path.name}-{_toolchain()}")
+    warm(changed)
+    return changed
 
 
 def build(wanted: Tree) -> None:
@@ -122,10 +124,10 @@ def warm(wanted: Tree) -> None:
     stamp = wanted.extensions / "built"
     if stamp.exists():
         return
-    with _only_one(f"ext-{wanted.version}"):
+    with _only_one(f"ext-{wanted.extensions.name}"):
         if stamp.exists():
             return
-        _say(f"compiling the shared-memory operator of DeepSpeed {wanted.version} (up to a minute)")
+        _say(f"compiling the shared-memory operator for the tree {wanted.path.name} (up to a minute)")
         shutil.rmtree(wanted.extensions, ignore_errors=True)
         _made(wanted.extensions)
         _one_rank(wanted)
