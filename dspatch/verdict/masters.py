@@ -1,0 +1,27 @@
+"""Masters that follow weights which were replaced behind the engine's back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dspatch.errors import DspatchError, explain
+
+
+def refresh_masters(engine: Any) -> None:
+    """Set the fp32 masters from the current 16-bit weights, so that the next step does not undo a change of weights.
+
+    For use after ``engine.module.load_state_dict(...)``. The fp32 bits of the former masters are lost.
+
+    Raises:
+        DspatchError: the engine's optimizer keeps no masters that could be refreshed.
+    """
+    refresh = getattr(engine.optimizer, "refresh_fp32_params", None)
+    if refresh is None:
+        raise DspatchError(
+            explain(
+                "this engine has no masters to refresh",
+                expected="a ZeRO, BF16 or FP16 optimizer",
+                found=type(engine.optimizer).__name__,
+            )
+        )
+    refresh()

@@ -1,0 +1,291 @@
+"""What can be known before DeepSpeed touches anything: the tag, and the files that this rank needs.
+
+Nothing here talks to other ranks or changes anything. A ``Refusal`` is a finding of this rank alone; ``session`` has
+all ranks agree on it before one of them raises.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from dspatch.checkpoint import layout, tags
+from dspatch.checkpoint.damage import Damaged
+from dspatch.checkpoint.shard import FileFacts, facts_of, rank_of
+from dspatch.checkpoint.unpickle import Tree, read_tree
+from dspatch.errors import explain, shorten
+from dspatch.live.attributes import class_names, flag, rank_in
+from dspatch.verdict.request import Request
+
+NOTHING, REFUSED = "nothing", "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why this rank cannot load: ``kind`` is ``nothing`` (there is nothing to load) or ``refused``."""
+
+    kind: str
+    text: str
+
+
+@dataclass(slots=True)
+class Preflight:
+    """What one rank knows before the load.
+
+    Attributes:
+        request: with the tag resolved.
+        refusal: why not to load, None for nothing.
+        files: ``"model"`` and ``"shard"`` -> tree of the file that this rank needs.
+        not_checked: why the files were not looked at, empty when they were.
+    """
+
+    request: Request
+    refusal: Refusal | None = None
+    files: dict[str, Tree] = field(default_factory=dict)
+    not_checked: str = ""
+
+
+def look(engine: Any, request: Request) -> Preflight:
+    """Resolve the tag and read the index of this rank's files."""
+    universal = flag(engine, "load_universal_checkpoint")
+    refusal = _folder_problem(request)
+    if refusal is None and request.tag is None:
+        latest = tags.read_latest(request.folder, layout.LATEST_UNIVERSAL if universal else layout.LATEST)
+        if latest.problem is not None:
+            return Preflight(request, _no_latest(request, latest, universal))
+        request = replace(request, tag=latest.tag)
+    found = Preflight(request, refusal or _tag_problem(request))
+    if found.refusal is None:
+        found.not_checked = _uncovered(engine, universal)
+        if not found.not_checked:
+            found.refusal = _read_files(engine, found)
+    return found
+
+
+def _folder_problem(request: Request) -> Refusal | None:
+    folder = request.folder
+    if os.path.isdir(folder):
+        if os.access(folder, os.R_OK | os.X_OK):
+            return None
+        return _refuse("the checkpoint folder cannot be read", "a readable folder", "no permission", folder)
+    found = "a file" if os.path.exists(folder) else "no such folder"
+    return Refusal(
+        NOTHING,
+        explain(
+            "there is no checkpoint folder",
+            expected="a folder with tags in it",
+            found=found,
+            where=folder,
+            do=_way_to(folder) or "pass the folder that save_checkpoint was given",
+        ),
+    )
+
+
+def _no_latest(request: Request, latest: tags.Latest, universal: bool) -> Refusal:
+    name = layout.LATEST_UNIVERSAL if universal else layout.LATEST
+    # An absent `latest` means that nothing was saved; a wrong one means that something is broken.
+    kind = NOTHING if latest.problem == "is not there" else REFUSED
+    return Refusal(
+        kind,
+        explain(
+            "there is nothing to load: no tag was passed, and the folder names none",
+            expected=f"a tag in the file `{name}`",
+            found=f"`{name}` {latest.problem}",
+            where=request.folder,
+            do=(_tags_there(request.folder), _way_to(request.folder)),
+        ),
+    )
+
+
+def _tag_problem(request: Request) -> Refusal | None:
+    tag, folder = request.tag or "", request.folder
+    wrong = ""
+    if not tag.strip():
+        wrong = "an empty tag, which would read the folder itself"
+    elif os.path.isabs(tag):
+        wrong = "an absolute path, with which DeepSpeed ignores the folder"
+    elif ".." in Path(tag).parts or "\0" in tag:
+        wrong = "a tag that leads out of its folder"
+    if wrong:
+        return _refuse("this tag cannot be loaded", "the name of a tag", f"{wrong} ({tag!r})", folder)
+    try:
+        there = os.path.isdir(os.path.join(folder, tag))
+    except (OSError, ValueError):  # too long for the file system, or not encodable
+        there = False
+    if there:
+        return None
+    return Refusal(
+        REFUSED,
+        explain(
+            "the tag is not there",
+            expected=f"a folder {tag if len(tag) < 200 else tag[:200] + '...'!r}"[:300],
+            found="no such folder" + _nearly(folder, tag),
+            where=folder,
+            do=(_tags_there(folder), _way_to(folder)),
+        ),
+    )
+
+
+def _nearly(folder: str, tag: str) -> str:
+    alike = [tag.strip(), tag.strip().removesuffix(".0")]
+    for other in alike:
+        if other != tag and other and len(other) < 200 and os.path.isdir(os.path.join(folder, other)):
+            return f", but there is {other!r}"
+    return ""
+
+
+def _tags_there(folder: str) -> str:
+    listed = tags.list_tags(folder)
+    return f"tags there, newest first: {shorten(one.name for one in listed)}" if listed else ""
+
+
+def _way_to(folder: str) -> str:
+    return tags.looks_like(folder)
+
+
+def _refuse(headline: str, expected: str, found: str, folder: str) -> Refusal:
+    text = explain(headline, expected=expected, found=found, where=folder, do=_tags_there(folder))
+    return Refusal(REFUSED, text)
+
+
+def _uncovered(engine: Any, universal: bool) -> str:
+    if universal:
+        return "universal checkpoint"
+    if "PipelineEngine" in class_names(engine):
+        return "pipeline"
+    if flag(engine, "has_moe_layers"):
+        return "mixture of experts"
+    return ""
+
+
+# --- this rank's files ------------------------------------------------------------------------------------------------
+
+
+def _read_files(engine: Any, found: Preflight) -> Refusal | None:
+    request, stage = found.request, int(engine.zero_optimization_stage())
+    folder = Path(request.folder, request.tag or "")
+    dp_group = getattr(engine.optimizer, "dp_process_group", None)
+    dp_rank, dp_size = rank_in(dp_group) if dp_group is not None else (0, 1)
+    mp_rank = _mp_rank(engine)
+    model = folder / layout.model_file(stage, mp_rank, dp_rank)
+    wanted = {"model": model}
+    if not model.is_file():
+        return _absent_file(folder, model, stage, dp_size)
+    sharded = stage > 0 or "BF16_Optimizer" in class_names(engine.optimizer)
+    if sharded and request.optimizer_states and not request.module_only:
+        wanted["shard"] = folder / layout.shard_file(dp_rank, mp_rank, flag(engine, "bfloat16_enabled"))
+    for role, path in wanted.items():
+        try:
+            if role == "shard" and not path.is_file():
+                other = _other_name(path)
+                if other is None:
+                    return _absent_file(folder, path, stage, dp_size)
+                path = other
+            found.files[role] = read_tree(path)
+        except Damaged as error:
+            return Refusal(REFUSED, explain("a file of this tag is damaged", found=error.why, where=str(path),
+                                            do=_tags_there(request.folder)))  # fmt: skip
+        except OSError as error:
+            return Refusal(REFUSED, explain("a file of this tag cannot be read", found=str(error.strerror),
+                                            where=str(path)))  # fmt: skip
+    return _does_not_fit(found, stage, dp_rank, dp_size, sharded)
+
+
+def _other_name(path: Path) -> Path | None:
+    """The shard under the name of another precision or an older release, which DeepSpeed reads too."""
+    old = path.with_name(path.name.replace("_optim_states.pt", "optim_states.pt"))
+    return old if old.is_file() else None
+
+
+def _mp_rank(engine: Any) -> int:
+    own = getattr(engine, "checkpoint_mp_rank", None)
+    if own is not None:
+        return int(own)
+    mpu = getattr(engine, "mpu", None)
+    return 0 if mpu is None else int(mpu.get_model_parallel_rank())
+
+
+def _absent_file(folder: Path, path: Path, stage: int, dp_size: int) -> Refusal:
+    """This rank's file is not there: because of another stage, another world size, or because it was lost."""
+    roles = [role for role in (layout.parse(one.name) for one in folder.iterdir()) if role is not None]
+    parts = {role.dp_rank for role in roles if role.kind == "model_part"}
+    whole = any(role.kind == "model" and role.dp_rank is None for role in roles)
+    saved = 3 if parts and not whole else None
+    if whole and not parts:
+        saved = min(stage, 2) if any(role.kind == "shard" for role in roles) else 0
+    if saved is not None and saved != stage and (saved == 3 or stage == 3 or saved == 0):
+        return Refusal(REFUSED, _stage_changed(saved, stage, folder))
+    shards = {role.dp_rank for role in roles if role.kind == "shard"}
+    if shards and max(one or 0 for one in shards) + 1 == len(shards) < dp_size:
+        return Refusal(REFUSED, _world_changed(len(shards), dp_size, folder))
+    siblings = [str(found) for found in sorted(folder.parent.glob(f"*/{path.name}")) if found.parent != folder]
+    return Refusal(
+        REFUSED,
+        explain(
+            "a file that this rank needs is not there",
+            expected=path.name,
+            found=f"{len(roles)} other DeepSpeed files in the folder" if roles else "no DeepSpeed file in the folder",
+            where=str(folder),
+            do=(
+                f"a file of that name lies in {shorten(siblings, 2)}" if siblings else "",
+                "with node-local disks every node needs its own ranks' files: use_node_local_storage, or copy them",
+            ),
+        ),
+    )
+
+
+def _stage_changed(saved: int, stage: int, folder: Path) -> str:
+    return explain(
+        "the ZeRO stage changed between save and load",
+        expected=f"a checkpoint of stage {stage}, as the engine is configured",
+        found=f"files of stage {saved}",
+        where=str(folder),
+        do=(
+            f"set zero_optimization.stage to {saved}" + (" or 2" if saved == 1 else " or 1" if saved == 2 else ""),
+            "or convert: python -m deepspeed.checkpoint.ds_to_universal, and load with checkpoint.load_universal",
+        ),
+    )
+
+
+def _world_changed(saved: int, now: int, folder: Path) -> str:
+    return explain(
+        "the number of data-parallel ranks changed between save and load",
+        expected=f"a checkpoint of {now} data-parallel ranks, as many as there are now",
+        found=f"a checkpoint of {saved}",
+        where=str(folder),
+        do=(
+            f"load with {saved} ranks",
+            f"or convert: python -m deepspeed.checkpoint.ds_to_universal --input_folder {folder} "
+            f"--output_folder {folder}_universal, and load with checkpoint.load_universal",
+            "or take the weights only: load_optimizer_states=False, load_lr_scheduler_states=False",
+        ),
+    )
+
+
+def _does_not_fit(found: Preflight, stage: int, dp_rank: int, dp_size: int, sharded: bool) -> Refusal | None:
+    model = facts_of(found.files["model"])
+    folder = Path(found.request.folder, found.request.tag or "")
+    tree = found.files.get("shard")
+    if tree is None:
+        return None
+    if sharded and model.dp_world_size not in (None, dp_size):
+        return Refusal(REFUSED, _world_changed(model.dp_world_size or 0, dp_size, folder))
+    return _foreign_shard(facts_of(tree), model, dp_rank)
+
+
+def _foreign_shard(shard: FileFacts, model: FileFacts, dp_rank: int) -> Refusal | None:
+    ranks = rank_of(shard, model)
+    if ranks is None or dp_rank in ranks:
+        return None
+    return Refusal(
+        REFUSED,
+        explain(
+            "a shard has the name of one rank and the content of another",
+            expected=f"the partition of data-parallel rank {dp_rank}",
+            found=f"the partition of rank {shorten(ranks)}" if ranks else "a partition of no rank of this checkpoint",
+            where=shard.path,
+            do="restore the file from where it was copied; shards of one tag were mixed up",
+        ),
+    )

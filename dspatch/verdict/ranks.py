@@ -1,0 +1,130 @@
+"""Talk between ranks: small messages over the job's own key-value store, with a time limit.
+
+The store that ``torch.distributed`` set the job up with is used, not a process group: it needs no collective, so a rank
+that failed inside DeepSpeed can still speak while others wait in a collective of DeepSpeed's, and it tells which ranks
+did not answer. Every rank writes one message; rank 0 merges them; every rank reads the same merged answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from dspatch.errors import RankSilent, explain, shorten
+
+#: Largest message of one rank, in bytes.
+MESSAGE_LIMIT = 4096
+
+#: Non-zero ranks wait this much longer than rank 0, which needs its own limit to find out who is silent.
+_GRACE_SECONDS = 10.0
+
+#: All ranks number their conversations alike, since all of them take part in each.
+_numbers = itertools.count()
+
+Message = dict[str, Any]
+
+
+class Ranks:
+    """The ranks of this job, for the length of one load.
+
+    Args:
+        timeout: seconds that a rank may take to answer.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        import torch.distributed as dist
+
+        self.timeout, self.host = timeout, socket.gethostname()
+        self._store: Any = None
+        self.rank, self.world = 0, 1
+        if dist.is_available() and dist.is_initialized():
+            self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        if self.world > 1:
+            from torch.distributed import distributed_c10d
+
+            self._store = distributed_c10d._get_default_store()
+        self._prefix = f"dspatch/{next(_numbers)}"
+        self._hosts: dict[int, str] = {}
+
+    @property
+    def label(self) -> str:
+        """``rank 1 on host``."""
+        return f"rank {self.rank} on {self.host}"
+
+    def agree(self, topic: str, message: Message, merge: Callable[[Sequence[Message]], Message]) -> Message:
+        """Give this rank's message, get the merged answer, which is the same on all ranks.
+
+        Args:
+            topic: what is talked about; each one once in the life of this object.
+            message: plain data, at most ``MESSAGE_LIMIT`` bytes as JSON.
+            merge: run on rank 0 only, over the messages of all ranks in rank order.
+
+        Raises:
+            RankSilent: a rank did not answer in time; raised on every rank that did.
+        """
+        message = {"host": self.host, **message}
+        if self._store is None:
+            return merge([message])
+        if self.rank:
+            self._store.set(f"{self._prefix}/{topic}/{self.rank}", json.dumps(message))
+            answer = self._wait_for(f"{self._prefix}/{topic}/all", self.timeout + _GRACE_SECONDS)
+            if answer is None:
+                raise self._silent(topic, [0])
+        else:
+            answer = self._merge(topic, message, merge)
+            self._store.set(f"{self._prefix}/{topic}/all", json.dumps(answer))
+        if answer.get("silent"):
+            self._hosts.update({int(rank): host for rank, host in answer["hosts"].items()})
+            raise self._silent(topic, answer["silent"])
+        return answer
+
+    def _merge(self, topic: str, own: Message, merge: Callable[[Sequence[Message]], Message]) -> Message:
+        until = time.monotonic() + self.timeout
+        messages, silent = [own], []
+        for rank in range(1, self.world):
+            key = f"{self._prefix}/{topic}/{rank}"
+            message = self._wait_for(key, max(until - time.monotonic(), 0.01))
+            if message is None:
+                silent.append(rank)
+                continue
+            self._hosts[rank] = message["host"]
+            messages.append(message)
+            self._store.delete_key(key)
+        if silent:
+            return {"silent": silent, "hosts": {rank: self._hosts[rank] for rank in silent if rank in self._hosts}}
+        return merge(messages)
+
+    def _wait_for(self, key: str, seconds: float) -> Message | None:
+        try:
+            self._store.wait([key], timedelta(seconds=seconds))
+        except RuntimeError:  # DistStoreError in newer releases; its base class in all
+            return None
+        answer: Message = json.loads(self._store.get(key))
+        return answer
+
+    def _silent(self, topic: str, ranks: Sequence[int]) -> RankSilent:
+        named = [f"rank {rank} on {self._hosts.get(rank, 'an unknown host')}" for rank in ranks]
+        return RankSilent(
+            explain(
+                f"{len(ranks)} of {self.world} ranks did not answer within {self.timeout:g} s ({topic} the load)",
+                expected="every rank calls load_checkpoint, and comes back from it",
+                found=f"no word from {shorten(named)}",
+                where=self.label,
+                do=(
+                    "look at the output of those ranks: they failed, hang in a collective, or never called the loader",
+                    "DSPATCH_TIMEOUT=SECONDS waits longer",
+                ),
+            )
+        )
+
+
+def fitting(message: Message, shrinkable: str) -> Message:
+    """Shorten the list under ``shrinkable`` until the message is small enough to send."""
+    while len(json.dumps(message)) > MESSAGE_LIMIT - 256 and message[shrinkable]:
+        message = {**message, shrinkable: message[shrinkable][:-1]}
+    return message
