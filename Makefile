@@ -37,6 +37,7 @@ trees: $(READY)
 lint: $(READY)
 	@$(PY) -m ruff check --config tests/ruff.toml .
 	@$(PY) -m mypy
+	@$(PY) -m mypy --package patches
 
 test: lint trees
 	@$(PY) -m pytest $(ARGS)

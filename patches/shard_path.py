@@ -45,9 +45,7 @@ def resolve_shard_path(
         return path
 
 
-def _by_naming_scheme(
-    wrapped: Callable[..., str], engine: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> str:
+def _by_naming_scheme(wrapped: Callable[..., str], engine: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     given = inspect.signature(wrapped).bind(*args, **kwargs).arguments
     dp_rank = given["dp_rank"] if "dp_rank" in given else rank_in(engine.optimizer.dp_process_group)[0]
     mpu = getattr(engine, "mpu", None)

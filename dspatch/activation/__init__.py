@@ -18,7 +18,6 @@ class _InForce:
     settings: Settings | None = None
 
 
-
 def on_import() -> None:
     """What ``import dspatch`` does: read the variables, arm unless ``DSPATCH`` says no. A reload changes nothing.
 

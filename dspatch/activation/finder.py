@@ -58,7 +58,7 @@ class FirstSight:
         except Exception as error:
             spec.loader = _Refusal(error)  # type: ignore[assignment]
             return spec
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         return find_spec(NAME)
 
 
@@ -81,7 +81,7 @@ def arm(settings: Settings) -> None:
     if NAME in sys.modules:
         _start_engine(settings)
     else:
-        sys.meta_path.insert(0, FirstSight(lambda: _start_engine(settings)))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, FirstSight(lambda: _start_engine(settings)))
 
 
 def disarm() -> None:

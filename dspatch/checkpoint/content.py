@@ -9,6 +9,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 from dspatch.checkpoint.archive import Record
@@ -20,7 +21,6 @@ from dspatch.checkpoint.tensors import TensorRef
 CHUNK = 1 << 20
 
 Buffer = bytes | bytearray | memoryview
-_crc32: Callable[[Any, int], int] | None = None
 
 
 def crc_of(buffer: Buffer, start: int = 0) -> int:
@@ -30,12 +30,10 @@ def crc_of(buffer: Buffer, start: int = 0) -> int:
         buffer: anything with the buffer protocol, contiguous.
         start: the checksum of what came before, to go on from there.
     """
-    global _crc32
-    if _crc32 is None:
-        _crc32 = _fastest_crc32()
-    return _crc32(buffer, start)
+    return _fastest_crc32()(buffer, start)
 
 
+@cache
 def _fastest_crc32() -> Callable[[Any, int], int]:
     try:
         from zlib_ng import zlib_ng

@@ -99,7 +99,7 @@ class Machine:
         refuse_depth(value, self.limits.depth)
         return value
 
-    def _execute(self, pos: int) -> Any:
+    def _execute(self, pos: int) -> Any:  # noqa: PLR0912, PLR0915 - one loop over opcodes: calls would double its time
         data, stack, marks, memo = self.data, self._stack, self._marks, self._memo
         push, pop = stack.append, stack.pop
         others, u32 = _OTHERS, struct.Struct("<I").unpack_from
@@ -112,7 +112,7 @@ class Machine:
             elif op == 0x68:  # BINGET
                 push(memo[data[pos]])
                 pos += 1
-            elif op == 0x58 or op == 0x8C:  # BINUNICODE, SHORT_BINUNICODE
+            elif op in (0x58, 0x8C):  # BINUNICODE, SHORT_BINUNICODE
                 size = u32(data, pos)[0] if op == 0x58 else data[pos]
                 pos += 4 if op == 0x58 else 1
                 if pos + size > len(data):

@@ -66,12 +66,14 @@ class OptimizerFacts:
     @property
     def moment_names(self) -> list[str]:
         """Names of the state tensors with more than one element (``exp_avg``, ...), sorted."""
-        return sorted({
-            name
-            for one in self.state.values()
-            for name, value in one.items()
-            if isinstance(value, TensorRef) and name != "step"
-        })
+        return sorted(
+            {
+                name
+                for one in self.state.values()
+                for name, value in one.items()
+                if isinstance(value, TensorRef) and name != "step"
+            }
+        )
 
     @property
     def moments(self) -> list[TensorRef]:

@@ -185,9 +185,7 @@ class _Builder:
     def _layout(self, args: tuple[Any, ...]) -> Any:
         return args[0] if args and isinstance(args[0], str) else None
 
-    def _checked(
-        self, storage: Any, dtype: str, offset: Any, size: Any, stride: Any, requires_grad: Any
-    ) -> TensorRef:
+    def _checked(self, storage: Any, dtype: str, offset: Any, size: Any, stride: Any, requires_grad: Any) -> TensorRef:
         if not isinstance(storage, StorageRef):
             raise BadPickle("holds a tensor without a storage", "tensor")
         numbers = (offset, *size, *stride)

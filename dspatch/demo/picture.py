@@ -40,7 +40,9 @@ def _panel(axis: Any, shown: Shown) -> None:
     _curve(axis, shown.without.losses, "resumed without dspatch", color=_RED, linewidth=2)
     for label, run in shown.runs.items():
         if not any(run.errors):
-            _curve(axis, run.losses, f"resumed with dspatch ({label})", color=_BLUE, linewidth=1.8, linestyle=(0, (4, 2)))
+            _curve(
+                axis, run.losses, f"resumed with dspatch ({label})", color=_BLUE, linewidth=1.8, linestyle=(0, (4, 2))
+            )
     _stops(axis, shown)
     axis.axvline(SAVED, color="black", linewidth=0.8, linestyle=":")
     axis.set_yscale("log")

@@ -28,9 +28,7 @@ def add_scaler_object(reading: Reading, wrapper: Any, role: str, root: Path) -> 
     dynamic = getattr(wrapper, "dynamic_loss_scale", None)
     if dynamic is not None:
         path = (*root, "dynamic_loss_scale")
-        reading.values.append(
-            LiveValue("loss_scaler", "kind of loss scale", role, path, bool(dynamic), optional=True)
-        )
+        reading.values.append(LiveValue("loss_scaler", "kind of loss scale", role, path, bool(dynamic), optional=True))
 
 
 def add_scaler_attributes(reading: Reading, wrapper: Any, role: str, root: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ def default_path() -> Path:
         MatrixError: dspatch is not installed (a plain checkout on the path has no ``dspatch.patches``).
     """
     try:
-        import dspatch.patches as patches
+        patches = import_module("dspatch.patches")
     except ImportError as error:
         raise MatrixError(
             "dspatch.patches cannot be imported: dspatch is not installed, only its folder is on the path; "

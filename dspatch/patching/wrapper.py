@@ -167,9 +167,7 @@ def is_live(module: types.ModuleType, site: str, patch_id: str) -> bool:
 def foreign_wrappers(attribute: Any) -> tuple[str, ...]:
     """Names of the types of other tools' wrappers in the chain, outermost first."""
     links = list(chain_of(attribute))[:-1]
-    return tuple(
-        f"{type(link).__module__}.{type(link).__name__}" for link in links if type(link) is not PatchWrapper
-    )
+    return tuple(f"{type(link).__module__}.{type(link).__name__}" for link in links if type(link) is not PatchWrapper)
 
 
 def chain_of(attribute: Any) -> Iterator[Any]:

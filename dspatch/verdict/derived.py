@@ -72,9 +72,7 @@ def _stale_masters(pair: LivePair, names: Sequence[str], notes: Collector) -> No
         notes.note("masters", MISMATCH, "stale", names, _CAST, _UNDONE, do=pair.hint, always=True)
 
 
-def _derived_weights(
-    pair: LivePair, names: Sequence[str], reading: Reading, matcher: Matcher, notes: Collector
-) -> int:
+def _derived_weights(pair: LivePair, names: Sequence[str], reading: Reading, matcher: Matcher, notes: Collector) -> int:
     """ZeRO-3: no file holds the weights; they are the masters of the shard, cast."""
     if not names and not notes.has_trouble("masters"):
         notes.fine("weights")

@@ -19,9 +19,7 @@ _AT_ONCE = 1 << 20
 
 def differing(pair: LivePair) -> list[str]:
     """Names of the parameters whose ``copy`` is not bit for bit ``source`` cast to its dtype."""
-    return [
-        one.name for one in pair.fragments if not _cast_equal(_part(pair.source, one), _part(pair.copy, one))
-    ]
+    return [one.name for one in pair.fragments if not _cast_equal(_part(pair.source, one), _part(pair.copy, one))]
 
 
 def differing_in(pairs: Sequence[LivePair], threads: int) -> list[list[str]]:

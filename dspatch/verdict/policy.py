@@ -46,14 +46,17 @@ def incomplete(report: LoadReport) -> str:
     """The text of ``LoadIncomplete``."""
     lost = ", ".join(f"{name} {outcome.word}" for name, outcome in report.lost.items())
     declared = ", ".join(f'{name}="fresh"' for name in report.lost)
-    return explain(
-        f"the load returned, but training state is not what tag {report.request.tag!r} holds: {lost}",
-        do=(
-            "do not train on from here: the first steps would not continue the run that saved",
-            f"if this is what you want: dspatch.expect({declared})",
-        ),
-        lower=LOWER_TO_WARNING,
-    ) + f"\n{report}"
+    return (
+        explain(
+            f"the load returned, but training state is not what tag {report.request.tag!r} holds: {lost}",
+            do=(
+                "do not train on from here: the first steps would not continue the run that saved",
+                f"if this is what you want: dspatch.expect({declared})",
+            ),
+            lower=LOWER_TO_WARNING,
+        )
+        + f"\n{report}"
+    )
 
 
 def _say_left_out(report: LoadReport, settings: Settings) -> None:

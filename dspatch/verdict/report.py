@@ -51,9 +51,7 @@ class LoadReport:
     def lost(self) -> dict[str, Outcome]:
         """Components that were asked for and are not what the files hold, without what was declared."""
         return {
-            name: outcome
-            for name, outcome in self.outcomes.items()
-            if outcome.word in LOST and name not in self.intent
+            name: outcome for name, outcome in self.outcomes.items() if outcome.word in LOST and name not in self.intent
         }
 
     @property

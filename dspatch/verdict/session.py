@@ -252,4 +252,3 @@ def _note(error: BaseException, text: str) -> None:
         error.add_note(text)
     else:
         log.logger().error("%s", text)
-

@@ -254,9 +254,7 @@ def test_a_partial_load_is_one_warning(
 ) -> None:
     engine = {"stage": stage, "scheduler": "warmup"}
     saved(pools, tmp_path, ["a"], **engine)
-    results = run(
-        pools, "load", folder=str(tmp_path), engine=engine, settings={}, arguments=arguments, probe=True
-    )
+    results = run(pools, "load", folder=str(tmp_path), engine=engine, settings={}, arguments=arguments, probe=True)
     for one in values(results):
         assert one["error"] is None, one["error"]
         assert one["moved"] == []
@@ -304,9 +302,7 @@ def test_verify_again_after_a_healthy_load(pools: Pools, tmp_path: Path) -> None
     ("harm", "step", "texts"),
     [("moments", 3, ["moments", "rank 1"]), ("", 4, ["counters mismatch", "global_steps 4"])],
 )
-def test_verify_again_finds_what_changed(
-    pools: Pools, tmp_path: Path, harm: str, step: int, texts: list[str]
-) -> None:
+def test_verify_again_finds_what_changed(pools: Pools, tmp_path: Path, harm: str, step: int, texts: list[str]) -> None:
     for one in values(run(pools, "verify_by_hand", folder=str(tmp_path), harm=harm, expected_step=step)):
         assert one["error"] is not None
         assert one["error"][0] == "LoadIncomplete"

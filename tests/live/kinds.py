@@ -61,4 +61,3 @@ SPECIAL: dict[str, dict[str, Any]] = {
 def arguments(name: str) -> dict[str, Any]:
     """Keyword arguments for ``build_engine``: two groups and a scheduler unless the engine says otherwise."""
     return {"groups": 2, "scheduler": "warmup", **{**FAMILIES, **SPECIAL}[name]}
-

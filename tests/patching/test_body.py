@@ -85,7 +85,9 @@ def test_two_texts_have_one_value_only_if_equal(one: str, two: str) -> None:
 @pytest.mark.parametrize("name", ["python3.10", "python3.11", "python3.12", "python3.13"])
 def test_same_value_on_every_python(name: str) -> None:
     python = shutil.which(name)
-    code = "import sys; from dspatch.patching.body import *; print(body_in_source(sys.stdin.read(), 'load').fingerprint)"
+    code = (
+        "import sys; from dspatch.patching.body import *; print(body_in_source(sys.stdin.read(), 'load').fingerprint)"
+    )
     environment = {"PYTHONPATH": str(ROOT), "DSPATCH": "0"}
     usable = python and subprocess.run([python, "-c", ""], env=environment, check=False).returncode == 0
     if not usable:
@@ -123,7 +125,9 @@ def test_functions_without_source_have_no_value() -> None:
 
 
 def test_finding_a_function_in_a_file() -> None:
-    source = "try:\n    import fast\nexcept ImportError:\n    def f(a): pass\nif x:\n    def f(b, *, c): pass\nclass C:\n    f = 1\n"
+    source = (
+        "try:\n    import fast\nexcept ImportError:\n    def f(a): pass\nif x:\n    def f(b, *, c): pass\nclass C:\n    f = 1\n"
+    )
     found = body_in_source(source, "f")
     assert found is not None
     assert found.parameters == ("b", "c"), "the last definition counts"

@@ -52,7 +52,12 @@ def test_tested() -> None:
 )
 @pytest.mark.parametrize(
     ("setting", "of_observer", "of_repair"),
-    [("observe", "apply", "skip"), ("apply", "apply", "apply"), ("skip", "skip", "skip"), ("error", "refuse", "refuse")],
+    [
+        ("observe", "apply", "skip"),
+        ("apply", "apply", "apply"),
+        ("skip", "skip", "skip"),
+        ("error", "refuse", "refuse"),
+    ],
 )
 def test_compatible(version: str | None, body: str, setting: str, of_observer: str, of_repair: str) -> None:
     assert judged(make_row(), version, body, setting) == ("compatible", of_observer)
@@ -112,7 +117,9 @@ def package_in(tree: Path) -> types.ModuleType:
     return package
 
 
-@pytest.mark.parametrize(("version", "expected"), [("2.0", "2.0"), ("2.0+abc", "2.0+abc"), ("0.0.0", None), (None, None)])
+@pytest.mark.parametrize(
+    ("version", "expected"), [("2.0", "2.0"), ("2.0+abc", "2.0+abc"), ("0.0.0", None), (None, None)]
+)
 def test_version_comes_from_the_metadata_beside_the_package(
     version: str | None, expected: str | None, tmp_path: Path
 ) -> None:

@@ -39,7 +39,9 @@ def test_overlap_and_gap_are_about_releases(one: str, two: str) -> None:
     if len(pair) < 2:
         return
     earlier, later = sorted(pair, key=lambda found: found.first)
-    steps = [parse_version(f"{major}.{minor}.{patch}") for major in range(3) for minor in range(6) for patch in range(2)]
+    steps = [
+        parse_version(f"{major}.{minor}.{patch}") for major in range(3) for minor in range(6) for patch in range(2)
+    ]
     both = [step for step in steps if step in earlier and step in later]
     if earlier.meets(later):
         assert not both
@@ -47,7 +49,9 @@ def test_overlap_and_gap_are_about_releases(one: str, two: str) -> None:
     assert bool(both) == earlier.overlaps(later)
 
 
-@pytest.mark.parametrize("text", ["", ">=1.0", "<2.0", ">=1.0,<2.0,!=1.5", "~=1.0", ">=2.0,<1.0", ">=1,<1", ">=a,<b", "1.0"])
+@pytest.mark.parametrize(
+    "text", ["", ">=1.0", "<2.0", ">=1.0,<2.0,!=1.5", "~=1.0", ">=2.0,<1.0", ">=1,<1", ">=a,<b", "1.0"]
+)
 def test_other_forms_are_refused(text: str) -> None:
     with pytest.raises(MatrixError):
         Range.parse(text)

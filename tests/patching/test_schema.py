@@ -142,7 +142,9 @@ def test_the_good_copy_is_good(patch_files: None) -> None:
     built = schema.build(GOOD, "good")
     assert built.ids() == ("first", "second", "third")
     assert [[found.id for found in chain] for chain in built.chains()] == [["first", "second"], ["third"]]
-    assert [found.unknown for found in built.rows] == ["apply", "apply", "skip"], "only what observes, unless it says so"
+    assert [found.unknown for found in built.rows] == ["apply", "apply", "skip"], (
+        "only what observes, unless it says so"
+    )
     assert [found.id for found in built.for_version("1.5")] == ["second", "third"]
     assert built.for_version(None) == built.rows
     assert built.modules() == ("deepspeed.a",)
@@ -229,5 +231,7 @@ def test_the_matrix_is_the_only_place_with_versions() -> None:
     folders = [ROOT / "dspatch", ROOT / "patches", ROOT / "tests"]
     for file in sorted(path for folder in folders for path in folder.rglob("*.py")):
         code = file.read_text(encoding="utf-8")
-        found = [version for version in sorted(versions) if re.search(rf"(?<![\d.]){re.escape(version)}(?![\d.])", code)]
+        found = [
+            version for version in sorted(versions) if re.search(rf"(?<![\d.]){re.escape(version)}(?![\d.])", code)
+        ]
         assert not found, f"{file.relative_to(ROOT)} names DeepSpeed {', '.join(found)}"

@@ -229,7 +229,10 @@ def test_pickles_as_before(module: Any, protocol: int) -> None:
         "imported": lambda: module.imported_helper,
     }
     arguments = {"method": ("d",), "on the class": (owner(), "d")}
-    plain = {name: pickle.loads(pickle.dumps(get(), protocol))(*arguments.get(name, ("t",))) for name, get in subjects.items()}
+    plain = {
+        name: pickle.loads(pickle.dumps(get(), protocol))(*arguments.get(name, ("t",)))
+        for name, get in subjects.items()
+    }
     for qualname in USES:
         put_on(module, qualname)
     for name, get in subjects.items():
