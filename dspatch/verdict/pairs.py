@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dspatch.live.reading import LivePair
@@ -16,18 +17,28 @@ if TYPE_CHECKING:
 #: Elements that are cast and compared at once.
 _AT_ONCE = 1 << 20
 
-
-def differing(pair: LivePair) -> list[str]:
-    """Names of the parameters whose ``copy`` is not bit for bit ``source`` cast to its dtype."""
-    return [one.name for one in pair.fragments if not _cast_equal(_part(pair.source, one), _part(pair.copy, one))]
+#: What a sampled comparison looks at, of each pair.
+_SAMPLED_FRAGMENTS, _SAMPLED_ELEMENTS = 16, 4096
 
 
-def differing_in(pairs: Sequence[LivePair], threads: int) -> list[list[str]]:
+def differing(pair: LivePair, sampled: bool = False) -> list[str]:
+    """Names of the parameters whose ``copy`` is not bit for bit ``source`` cast to its dtype.
+
+    ``sampled``: look at the first elements of a few parameters only; another step or another run differs in any of them.
+    """
+    fragments = pair.fragments
+    if sampled:
+        some = fragments[:: max(1, len(fragments) // _SAMPLED_FRAGMENTS)]
+        fragments = tuple(replace(one, numel=min(one.numel, _SAMPLED_ELEMENTS)) for one in some)
+    return [one.name for one in fragments if not _cast_equal(_part(pair.source, one), _part(pair.copy, one))]
+
+
+def differing_in(pairs: Sequence[LivePair], threads: int, sampled: bool = False) -> list[list[str]]:
     """``differing`` of each pair, on several threads: casts and comparisons run outside the GIL."""
-    if threads > 1 and sum(one.source.numel() for one in pairs) > _AT_ONCE:
+    if threads > 1 and not sampled and sum(one.source.numel() for one in pairs) > _AT_ONCE:
         with ThreadPoolExecutor(threads) as pool:
             return list(pool.map(differing, pairs))
-    return [differing(one) for one in pairs]
+    return [differing(one, sampled) for one in pairs]
 
 
 def is_rebuilt(pair: LivePair) -> bool:

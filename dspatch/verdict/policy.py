@@ -7,6 +7,7 @@ from pathlib import Path
 from dspatch import log
 from dspatch.errors import LOWER_TO_WARNING, LoadIncomplete, explain, shorten
 from dspatch.settings import Settings
+from dspatch.verdict.outcome import RESTORED
 from dspatch.verdict.report import LoadReport
 from dspatch.verdict.request import OPTIMIZER_PARTS
 
@@ -33,6 +34,7 @@ def apply(report: LoadReport, settings: Settings, rank: int) -> None:
         _write(report, settings)
         _say_left_out(report, settings)
         _say_not_checked(report, settings)
+        _say_restored_so(report, settings)
     if report.ok:
         return
     text = incomplete(report)
@@ -86,6 +88,20 @@ def _say_not_checked(report: LoadReport, settings: Settings) -> None:
     (log.logger().info if settings.mode == "observe" else log.logger().warning)(
         "not checked after the load of tag %r: %s", report.request.tag, told
     )
+
+
+def _say_restored_so(report: LoadReport, settings: Settings) -> None:
+    """What was restored to the byte although the files do not fit each other."""
+    odd = [one for one in report.findings if one.outcome == RESTORED]
+    if odd:
+        (log.logger().info if settings.mode == "observe" else log.logger().warning)(
+            "tag %r was restored as it lies in the files, but %s (%s, first %s); "
+            "a shard of another save, or weights that were replaced before the save, leave this behind",
+            report.request.tag,
+            odd[0].found,
+            shorten(f"rank {number}" for number in sorted({one.rank for one in odd})),
+            shorten(odd[0].names, 2),
+        )
 
 
 def _write(report: LoadReport, settings: Settings) -> None:

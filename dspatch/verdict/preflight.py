@@ -172,16 +172,18 @@ def _read_files(engine: Any, found: Preflight) -> Refusal | None:
     model = folder / layout.model_file(stage, mp_rank, dp_rank)
     wanted = {"model": model}
     if not model.is_file():
-        return _absent_file(folder, model, stage, dp_size)
+        return _absent_file(folder, model, stage, dp_size, None)
     sharded = stage > 0 or "BF16_Optimizer" in class_names(engine.optimizer)
-    if sharded and request.optimizer_states and not request.module_only:
+    asks_shard = request.optimizer_states and not request.module_only
+    # At stage 3 the weights, too, come from the masters of the shard.
+    if sharded and (asks_shard or stage == 3):
         wanted["shard"] = folder / layout.shard_file(dp_rank, mp_rank, flag(engine, "bfloat16_enabled"))
     for role, path in wanted.items():
         try:
             if role == "shard" and not path.is_file():
                 other = _other_name(path)
                 if other is None:
-                    return _absent_file(folder, path, stage, dp_size)
+                    return _absent_file(folder, path, stage, dp_size, facts_of(found.files["model"]).dp_world_size)
                 path = other
             found.files[role] = read_tree(path)
         except Damaged as error:
@@ -207,8 +209,12 @@ def _mp_rank(engine: Any) -> int:
     return 0 if mpu is None else int(mpu.get_model_parallel_rank())
 
 
-def _absent_file(folder: Path, path: Path, stage: int, dp_size: int) -> Refusal:
-    """This rank's file is not there: because of another stage, another world size, or because it was lost."""
+def _absent_file(folder: Path, path: Path, stage: int, dp_size: int, saved_size: int | None) -> Refusal:
+    """This rank's file is not there: because of another stage, another world size, or because it was lost.
+
+    ``saved_size``: data-parallel ranks at save as the model file says; None: it was not read or does not say, and the
+    number of shards has to tell.
+    """
     roles = [role for role in (layout.parse(one.name) for one in folder.iterdir()) if role is not None]
     parts = {role.dp_rank for role in roles if role.kind == "model_part"}
     whole = any(role.kind == "model" and role.dp_rank is None for role in roles)
@@ -218,8 +224,10 @@ def _absent_file(folder: Path, path: Path, stage: int, dp_size: int) -> Refusal:
     if saved is not None and saved != stage and (saved == 3 or stage == 3 or saved == 0):
         return Refusal(REFUSED, _stage_changed(saved, stage, folder))
     shards = {role.dp_rank for role in roles if role.kind == "shard"}
-    if shards and max(one or 0 for one in shards) + 1 == len(shards) < dp_size:
-        return Refusal(REFUSED, _world_changed(len(shards), dp_size, folder))
+    if saved_size is None and shards and max(one or 0 for one in shards) + 1 == len(shards):
+        saved_size = len(shards)
+    if saved_size is not None and saved_size < dp_size:
+        return Refusal(REFUSED, _world_changed(saved_size, dp_size, folder))
     siblings = [str(found) for found in sorted(folder.parent.glob(f"*/{path.name}")) if found.parent != folder]
     return Refusal(
         REFUSED,

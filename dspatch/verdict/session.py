@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from dspatch import log
 from dspatch.activation import settings_in_force
+from dspatch.checkpoint.shard import facts_of
 from dspatch.errors import LOWER_TO_WARNING, DspatchError, LoadIncomplete, LoadRefused, NothingLoaded, explain, shorten
 from dspatch.settings import Settings
 from dspatch.verdict import intent, policy, preflight
@@ -83,6 +84,7 @@ def _agree_before(
         "settings": {name: str(getattr(settings, name)) for name in _SHARED_SETTINGS},
         "refusal": [refusal.kind, refusal.text[:2500]] if refusal is not None else None,
         "saved_at": _saved_at(found),
+        "steps": _optimizer_steps(found),
     }
     answer = ranks.agree("before", message, _compare_before)
     problem = answer["problem"]
@@ -106,6 +108,12 @@ def _agree_before(
 def _saved_at(found: preflight.Preflight) -> Any:
     tree = found.files.get("model")
     return None if tree is None else [tree.get((key,)) for key in ("global_steps", "global_samples", "dp_world_size")]
+
+
+def _optimizer_steps(found: preflight.Preflight) -> list[float]:
+    tree = found.files.get("shard")
+    optimizer = None if tree is None else facts_of(tree).optimizer
+    return [] if optimizer is None else sorted(optimizer.steps)
 
 
 def compare_refusals(messages: Sequence[Message]) -> Message:
@@ -134,7 +142,24 @@ def _compare_before(messages: Sequence[Message]) -> Message:
         odd = [rank for rank, one in enumerate(messages) if one[key] != messages[0][key]]
         if odd:
             return {"problem": [preflight.REFUSED, _disagreement(messages, key, what, odd)], "all": False}
-    return {"problem": None, "all": True}
+    return {"problem": _mixed_shards(messages), "all": False}
+
+
+def _mixed_shards(messages: Sequence[Message]) -> list[str] | None:
+    """Shards of one save share their optimizer steps, of which a rank may lack some where its partitions are empty."""
+    first: list[float] = next((one["steps"] for one in messages if one["steps"]), [])
+    odd = [rank for rank, one in enumerate(messages) if one["steps"] and not set(one["steps"]) & set(first)]
+    if not odd:
+        return None
+    text = explain(
+        "the shards under this tag are from different saves",
+        expected=f"the optimizer step of rank {next(rank for rank, one in enumerate(messages) if one['steps'])}'s "
+        f"shard on every rank: {shorten(first)}",
+        found=f"step {shorten(messages[odd[0]]['steps'])} in the shard of {shorten(f'rank {rank}' for rank in odd)}",
+        where=messages[0]["request"]["folder"],
+        do="restore the shards of this tag from where they were copied; the engine was not touched",
+    )
+    return [preflight.REFUSED, text]
 
 
 def _disagreement(messages: Sequence[Message], key: str, what: str, odd: Sequence[int]) -> str:

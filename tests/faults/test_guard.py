@@ -173,13 +173,24 @@ def test_shards_of_two_ranks_are_mixed_up(pools: Pools, tmp_path: Path) -> None:
     refused(run(pools, "load", folder=str(tmp_path), engine=ZERO2, settings={}), "LoadRefused", "content of another")
 
 
-def test_a_shard_of_another_tag_is_measured(pools: Pools, tmp_path: Path) -> None:
-    saved(pools, tmp_path, ["a", "b"])
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_shard_of_another_tag(pools: Pools, tmp_path: Path, stage: int) -> None:
+    saved(pools, tmp_path, ["a", "b"], stage=stage)
     damage.take_shard_of(tmp_path / "b", tmp_path / "a", 1)
-    for one in values(run(pools, "load", folder=str(tmp_path), engine=ZERO2, settings={})):
-        assert one["error"][0] == "LoadIncomplete"
-        assert "masters mismatch" in one["error"][1]
-        assert "rank 1" in one["error"][1]
+    results = run(pools, "load", folder=str(tmp_path), engine={"stage": stage}, settings={})
+    refused(results, "LoadRefused", "different saves", "step 3 in the shard of rank 1")
+
+
+def test_all_shards_of_another_tag_do_not_fit_their_weights(pools: Pools, tmp_path: Path) -> None:
+    saved(pools, tmp_path, ["a", "b"])
+    for rank in range(2):
+        damage.take_shard_of(tmp_path / "b", tmp_path / "a", rank)
+    results = run(pools, "load", folder=str(tmp_path), engine=ZERO2, settings={})
+    for one in values(results):
+        assert one["error"] is None, "every byte is what the files of the tag hold"
+    said = warnings_of(results)
+    assert len(said) == 1
+    assert "masters that their weights were not made from" in said[0]
 
 
 @pytest.mark.parametrize(("was", "now"), [(2, 3), (3, 2), (0, 2)])
