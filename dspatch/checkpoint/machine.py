@@ -19,6 +19,9 @@ from typing import Any
 
 from dspatch.checkpoint.inert import Opaque, call, is_plain_key
 
+#: Bytes from which on a text is large.
+_LARGE = 1 << 16
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -28,6 +31,9 @@ class Limits:
         size: bytes of the pickle. A model of 1,000 tensors needs some 0.2 MB.
         operations: opcodes.
         depth: containers inside each other; ``pickle`` itself cannot write deeper than about this.
+        calls: calls of classes and functions: two or three for each tensor.
+        names: references to classes and functions; ``pickle`` writes each one once and takes it from the memo then.
+        containers: dicts and lists, those inside calls not counted.
         sets: sets and frozen sets, which weigh most of all empty objects.
         odd_keys: keys that are tuples, frozen sets or huge integers: their hashes can be made to collide.
         key_objects: objects inside all such keys together.
@@ -37,6 +43,9 @@ class Limits:
     size: int = 32 << 20
     operations: int = 2_000_000
     depth: int = 1_000
+    calls: int = 400_000
+    names: int = 50_000
+    containers: int = 800_000
     sets: int = 200_000
     odd_keys: int = 2_000
     key_objects: int = 50_000
@@ -80,7 +89,7 @@ class Machine:
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
-        self._sets = self._odd_keys = self._key_objects = 0
+        self._calls = self._references = self._containers = self._sets = self._odd_keys = self._key_objects = 0
 
     def run(self, start: int = 0) -> Any:
         """Execute the pickle that begins at ``start`` and return what it builds.
@@ -117,7 +126,12 @@ class Machine:
                 pos += 4 if op == 0x58 else 1
                 if pos + size > len(data):
                     raise BadPickle(f"announces a text of {size:,} bytes and ends before")
-                push(data[pos : pos + size].decode("utf-8", "surrogatepass"))
+                # Large texts from where they lie: no second copy of their bytes.
+                push(
+                    data[pos : pos + size].decode("utf-8", "surrogatepass")
+                    if size < _LARGE
+                    else str(memoryview(data)[pos : pos + size], "utf-8", "surrogatepass")
+                )
                 pos += size
             elif op == 0x4B:  # BININT1
                 push(data[pos])
@@ -158,8 +172,10 @@ class Machine:
             elif op == 0x4E:  # NONE
                 push(None)
             elif op == 0x7D:  # EMPTY_DICT
+                self._new_container()
                 push({})
             elif op == 0x5D:  # EMPTY_LIST
+                self._new_container()
                 push([])
             elif op == 0x75:  # SETITEMS
                 at = marks.pop()
@@ -182,7 +198,13 @@ class Machine:
     def _called(self, function: Any, args: Any) -> Any:
         if not isinstance(function, Opaque) or not isinstance(args, tuple):
             raise BadPickle(f"calls a {type(function).__name__} with a {type(args).__name__}")
-        return self._reduce(function, args)
+        self._calls += 1
+        if self._calls > self.limits.calls:
+            raise BadPickle(f"has more than {self.limits.calls:,} calls", "limit")
+        made = self._reduce(function, args)
+        if type(made) is set or type(made) is frozenset:
+            self._new_set()
+        return made
 
     def _set_items(self, target: Any, items: list[Any]) -> None:
         if len(items) % 2:
@@ -222,6 +244,11 @@ class Machine:
             if self._key_objects + len(todo) > self.limits.key_objects:
                 raise BadPickle("has keys that take too long to hash (tuples of tuples)", "hostile")
 
+    def _new_container(self) -> None:
+        self._containers += 1
+        if self._containers > self.limits.containers:
+            raise BadPickle(f"has more than {self.limits.containers:,} dicts and lists", "limit")
+
     def _new_set(self) -> None:
         self._sets += 1
         if self._sets > self.limits.sets:
@@ -248,6 +275,9 @@ class Machine:
     def _name(self, module: str, name: str) -> Opaque:
         if len(module) > self.limits.number or len(name) > self.limits.number:
             raise BadPickle("has a name of absurd length", "hostile")
+        self._references += 1
+        if self._references > self.limits.names:
+            raise BadPickle(f"refers to classes and functions more than {self.limits.names:,} times", "limit")
         self.names.setdefault((module, name))
         return Opaque(module, name)
 
@@ -479,6 +509,9 @@ def _sized(width: str, text: str | None) -> Callable[[Machine, int], int]:
 
     def handler(machine: Machine, pos: int) -> int:
         (size,) = head.unpack_from(machine.data, pos)
+        if text and _LARGE <= size <= len(machine.data) - pos - head.size:
+            machine._stack.append(str(memoryview(machine.data)[pos + head.size :][:size], text, "surrogatepass"))
+            return pos + head.size + int(size)
         raw = machine._take(pos + head.size, size, "a text" if text else "data")
         machine._stack.append(raw.decode(text, "surrogatepass") if text else raw)
         return pos + head.size + int(size)

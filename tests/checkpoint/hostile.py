@@ -139,6 +139,8 @@ TAKING: dict[str, bytes] = {
     "deep_tuples_in_memory": b"\x80\x02)" + b"\x85q\x00" * 500_000 + b".",
     "many_marks": b"(" * 3_000_000 + b".",
     "many_dicts": b"\x80\x02" + b"}" * 3_000_000 + b".",
+    "many_lists": b"\x80\x02" + b"]" * 3_000_000 + b".",
+    "many_tuples": b"\x80\x02" + b")\x85" * 1_500_000 + b".",
     "many_sets": b"\x80\x04" + b"\x8f" * 3_000_000 + b".",
     "many_built_sets": b"\x80\x02c__builtin__\nset\nq\x00" + b"h\x00)R" * 900_000 + b".",
     "many_ordered_dicts": b"\x80\x02ccollections\nOrderedDict\nq\x00" + b"h\x00)R" * 900_000 + b".",
