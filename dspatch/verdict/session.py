@@ -154,8 +154,8 @@ def _mixed_shards(messages: Sequence[Message]) -> list[str] | None:
     text = explain(
         "the shards under this tag are from different saves",
         expected=f"the optimizer step of rank {next(rank for rank, one in enumerate(messages) if one['steps'])}'s "
-        f"shard on every rank: {shorten(first)}",
-        found=f"step {shorten(messages[odd[0]]['steps'])} in the shard of {shorten(f'rank {rank}' for rank in odd)}",
+        f"shard on every rank: {shorten(f'{step:g}' for step in first)}",
+        found=f"step {shorten(f'{step:g}' for step in messages[odd[0]]['steps'])} in the shard of {shorten(f'rank {rank}' for rank in odd)}",
         where=messages[0]["request"]["folder"],
         do="restore the shards of this tag from where they were copied; the engine was not touched",
     )

@@ -247,6 +247,9 @@ def test_weights_of_other_tag_is_loud_without_the_repair(pools: Pools, tmp_path:
     arguments: dict[str, Any] = {"folder": str(tmp_path), "tags": ["early", "late"], "asked": "early", "latest": True}
     for one in values(run(pools, "weights_of_tags", settings=None, **arguments)):
         assert one["weights_of"] == ["late"], "upstream takes them from `latest`"
+    for one in values(run(pools, "weights_of_tags", settings={"disable": "weights-tag"}, **arguments)):
+        assert one["error"][0] == "LoadIncomplete"
+        assert "weights mismatch" in one["error"][1]
 
 
 # --- partial loads ----------------------------------------------------------------------------------------------------

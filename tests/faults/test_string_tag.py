@@ -63,6 +63,14 @@ def test_string_tag_swallowed_is_resolved_bit_for_bit(pools: Pools, tmp_path: Pa
     assert any(TAG in text for text in warnings_of(results)), "a path that dspatch had to resolve is said at WARNING"
 
 
+def test_string_tag_swallowed_is_caught_by_the_verdict_with_its_patches_off(pools: Pools, tmp_path: Path) -> None:
+    off = {"disable": "shard-path,shard-path-own,trace-load,trace-zero,trace-shards,trace-shard-names,"
+                      "trace-mp-shard-names,trace-shard-files,trace-zero12"}  # fmt: skip
+    found = errors(resume(pools, recreated(), tmp_path, TAG, off))
+    assert {error.type for error in found} == {"LoadIncomplete"}
+    assert "moments fresh" in found[0].message
+
+
 @pytest.mark.parametrize("role", ["oldest", "newest"])
 @pytest.mark.parametrize("tag", [TAG, 2000])
 @pytest.mark.parametrize("tags", ["resolve", "error"])

@@ -11,11 +11,13 @@ from tests.patching.fakes import make_tree, run_child
 #: Begins every child: an engine of its own, and short names.
 START = """
 import logging, sys
+from dspatch.activation import finder
 from dspatch.errors import *
 from dspatch.patching.engine import PatchEngine
 from tests.patching.fakes import *
 from tests.patching.wrappers import CALLS
 logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(levelname)s %(message)s")
+finder.disarm()  # waits to say that it is off
 engine = PatchEngine()
 def state(): return {row.patch: row.state for row in engine.status()}
 def load():
