@@ -66,3 +66,11 @@ def _once(level: int, key: str, text: str) -> bool:
         _said.add(key)
     logger().log(level, "%s", " ".join(part for part in (rank_label(), text) if part))
     return True
+
+
+def add_note(error: BaseException, text: str) -> None:
+    """``BaseException.add_note`` where there is one (Python 3.11); before that the text goes to the log."""
+    if hasattr(error, "add_note"):
+        error.add_note(text)
+    else:
+        logger().error("%s", text)

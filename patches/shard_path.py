@@ -34,11 +34,14 @@ def resolve_shard_path(
         if settings_in_force().tags == "error":
             if load is not None:
                 load.saw(error)
+            log.add_note(
+                error, "dspatch: DSPATCH_TAGS=resolve builds the shard's path by DeepSpeed's naming scheme instead"
+            )
             raise
         path = _by_naming_scheme(wrapped, instance, args, kwargs)
         _forget_inner(error)
         log.warn_once(
-            f"shard-path:{path}",
+            f"shard-path:{os.path.dirname(path)}",  # once a load, not once a shard
             f"DeepSpeed cannot build a shard's path from this tag ({type(error).__name__}: {error}); "
             f"resolved by its naming scheme to {path}. DSPATCH_TAGS=error makes this an error",
         )

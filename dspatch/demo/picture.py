@@ -47,7 +47,9 @@ def _panel(axis: Any, shown: Shown) -> None:
     axis.axvline(SAVED, color="black", linewidth=0.8, linestyle=":")
     axis.set_yscale("log")
     low, high = axis.get_ylim()
-    axis.set_ylim(low / 1.3, high * 2.2)
+    axis.set_ylim(low / 1.3, high * (high / low) ** 0.45)  # room for the legend above the curves
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if high / low < 30 and f"{value:e}"[0] in "25" else "")
     axis.annotate(" resume", (SAVED, low / 1.2), fontsize=9)
     axis.set_xlabel("training step")
     axis.set_ylabel("loss of a fixed batch (log scale)")

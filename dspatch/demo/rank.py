@@ -32,6 +32,7 @@ def main(job: dict[str, Any]) -> None:
         for action, value in job["actions"]:
             losses += _act(engine, action, value, job)
     except Exception as raised:
+        # Without the notes that tell the ranks apart, so that one can see that all raise the same.
         error = f"{type(raised).__name__}: {raised}"
     import torch.distributed as dist
 

@@ -80,7 +80,9 @@ class PatchEngine:
             if not self._armed:
                 self._begin(chosen, matrix)
         # Outside the lock: this runs hooks, which import patch files.
-        for name in dict.fromkeys((*self._matrix.modules(), _TRIPWIRE_MODULE)):
+        names = dict.fromkeys((*self._matrix.modules(), _TRIPWIRE_MODULE))
+        # The loader's module comes last, as in an import of deepspeed, and so the announcement can name everything.
+        for name in sorted(names, key=lambda one: one == _TRIPWIRE_MODULE):
             self._watch.watch(name)
 
     def disarm(self) -> None:
@@ -232,10 +234,11 @@ class PatchEngine:
         name = f"DeepSpeed {version}" if version else "DeepSpeed from a source tree"
         if any(parts):
             self._warn(f"{name}, {module.__name__}: {'; '.join(filter(None, parts))}. See `dspatch matrix check`.")
-        if on and not self._announced:
+        everywhere = [row.patch for row in self._ledger.values() if row.state == ledger.APPLIED]
+        if everywhere and module.__name__ == _TRIPWIRE_MODULE and not self._announced:
             self._announced = True
             if os.environ.get("RANK", "0") == "0":
-                _log.info("active on %s: %s", name, ", ".join(row.patch for row in on))
+                _log.info("active on %s: %s", name, ", ".join(everywhere))
 
     def _warn(self, text: str) -> None:
         """WARNING, once per activation: activating twice, or reloading a module, says nothing new."""

@@ -45,18 +45,19 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong or noteworthy, on one rank.
+    """One thing that is wrong or noteworthy, on one rank or, in a report, on all ranks that found the same.
 
     Attributes:
         component: such as ``"moments"``.
         outcome: one of ``BY_WEIGHT``. ``restored`` marks what is noteworthy although nothing was lost in the load.
-        rank: global rank.
-        file: name of the file that was compared with, empty without one.
+        rank: global rank, the first of ``ranks``.
+        file: name of the file that this rank compared with, empty without one.
         names: the first few parameters or keys.
-        count: how many there are.
+        count: how many there are, on the rank that has most.
         expected: what the file holds, or what must be true.
         found: what is there instead.
         do: what helps, empty where nothing but another checkpoint does.
+        ranks: all ranks that found this, the first few dozen; empty while it is one rank's own.
     """
 
     component: str
@@ -68,6 +69,7 @@ class Finding:
     expected: str
     found: str
     do: str = ""
+    ranks: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; ``Finding.from_dict`` makes the finding again."""
@@ -81,12 +83,13 @@ class Finding:
             "expected": self.expected,
             "found": self.found,
             "do": self.do,
+            "ranks": list(self.ranks),
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Finding:
         """The finding that ``to_dict`` described."""
-        return cls(**{**data, "names": tuple(data["names"])})
+        return cls(**{**data, "names": tuple(data["names"]), "ranks": tuple(data.get("ranks", ()))})
 
 
 def kept(names: Iterable[str]) -> tuple[tuple[str, ...], int]:

@@ -99,7 +99,7 @@ def _say_restored_so(report: LoadReport, settings: Settings) -> None:
             "a shard of another save, or weights that were replaced before the save, leave this behind",
             report.request.tag,
             odd[0].found,
-            shorten(f"rank {number}" for number in sorted({one.rank for one in odd})),
+            shorten(f"rank {number}" for number in sorted({number for one in odd for number in one.ranks})),
             shorten(odd[0].names, 2),
         )
 

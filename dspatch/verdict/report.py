@@ -8,7 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dspatch.errors import shorten
-from dspatch.verdict.outcome import ABSENT, FRESH, LEFT_OUT, MISMATCH, NOT_CHECKED, RESTORED, Finding, Outcome, worst
+from dspatch.verdict.outcome import (
+    ABSENT,
+    BY_WEIGHT,
+    FRESH,
+    LEFT_OUT,
+    MISMATCH,
+    NAMES_KEPT,
+    NOT_CHECKED,
+    RESTORED,
+    Finding,
+    Outcome,
+    worst,
+)
 from dspatch.verdict.request import COMPONENTS, Request
 
 #: Raised whenever a field changes its meaning or goes away; new fields leave it as it is.
@@ -114,7 +126,9 @@ def _position(name: str) -> tuple[int, str]:
 
 def _told(one: Finding) -> str:
     names = ", ".join(one.names) + (f" and {one.count - len(one.names)} more" if one.count > len(one.names) else "")
-    where = f"rank {one.rank}" + (f", {one.file}" if one.file else "") + (f": {names}" if names else "")
+    several = len(one.ranks) > 1
+    ranks = f"ranks {shorten(one.ranks)}, for example {one.rank}" if several else f"rank {one.rank}"
+    where = ranks + (f", {one.file}" if one.file else "") + (f": {names}" if names else "")
     advice = f"; {one.do}" if one.do else ""
     return f"  {one.component} {one.outcome} ({where}): expected {one.expected}, found {one.found}{advice}"
 
@@ -133,7 +147,6 @@ def merge_messages(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for name, (word, reason) in message["outcomes"].items():
             outcomes.setdefault(name, []).append([word, reason])
             ranks.setdefault(name, {}).setdefault(word, []).append(number)
-    findings = [one for message in messages for one in message["findings"]]
     largest: dict[str, list[float]] = {}
     for message in messages[:_RANKS_KEPT]:
         for key, value in message["largest"].items():
@@ -141,12 +154,26 @@ def merge_messages(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "outcomes": {name: _worst_of(pairs) for name, pairs in outcomes.items()},
         "by_rank": {name: by_word for name, by_word in ranks.items() if set(by_word) != {RESTORED}},
-        "findings": findings[:_FINDINGS_KEPT],
+        "findings": _merge_findings(messages)[:_FINDINGS_KEPT],
         "seconds": {key: max(one["seconds"][key] for one in messages) for key in messages[0]["seconds"]},
         "bytes_compared": sum(one["bytes_compared"] for one in messages),
         "largest": largest,
         "failed": [one["failed"] for one in messages if one.get("failed")],
     }
+
+
+def _merge_findings(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What several ranks found becomes one finding; what most weighs comes first."""
+    merged: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for message in messages:
+        for one in message["findings"]:
+            key = tuple(one[part] for part in ("component", "outcome", "expected", "found", "do"))
+            first = merged.setdefault(key, {**one, "ranks": []})
+            if one["rank"] not in first["ranks"] and len(first["ranks"]) < _RANKS_KEPT:
+                first["ranks"] = [*first["ranks"], one["rank"]]
+            first["names"] = list(dict.fromkeys([*first["names"], *one["names"]]))[:NAMES_KEPT]
+            first["count"] = max(first["count"], one["count"])
+    return sorted(merged.values(), key=lambda one: BY_WEIGHT.index(one["outcome"]))
 
 
 def _worst_of(pairs: Sequence[Sequence[str]]) -> list[str]:

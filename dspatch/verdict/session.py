@@ -155,7 +155,8 @@ def _mixed_shards(messages: Sequence[Message]) -> list[str] | None:
         "the shards under this tag are from different saves",
         expected=f"the optimizer step of rank {next(rank for rank, one in enumerate(messages) if one['steps'])}'s "
         f"shard on every rank: {shorten(f'{step:g}' for step in first)}",
-        found=f"step {shorten(f'{step:g}' for step in messages[odd[0]]['steps'])} in the shard of {shorten(f'rank {rank}' for rank in odd)}",
+        found=f"step {shorten(f'{step:g}' for step in messages[odd[0]]['steps'])} in the shard of "
+        f"{shorten(f'rank {rank}' for rank in odd)}",
         where=messages[0]["request"]["folder"],
         do="restore the shards of this tag from where they were copied; the engine was not touched",
     )
@@ -192,13 +193,15 @@ def _call(wrapped: Loader, args: tuple[Any, ...], kwargs: dict[str, Any], load: 
         swallowed = load.raised[0] if load.raised else None
         if swallowed is not None:
             error = swallowed
-            _note(error, "dspatch: this was raised inside the load and swallowed on the way; the load reported success")
+            log.add_note(
+                error, "dspatch: this was raised inside the load and swallowed on the way; the load reported success"
+            )
     except Exception as raised:
         error = raised
     said = None if error is None else f"{type(error).__name__}: {error}"[:1500]
     answer = _agree_after(ranks, said, returned[0] is None, error)
     if error is not None:
-        _note(error, f"dspatch: raised on {ranks.label} while tag {load.request.tag!r} was loaded")
+        log.add_note(error, f"dspatch: raised on {ranks.label} while tag {load.request.tag!r} was loaded")
         raise error
     if answer["problem"] is not None:
         raise LoadIncomplete(answer["problem"])
@@ -211,7 +214,7 @@ def _agree_after(ranks: Ranks, said: str | None, nothing: bool, error: BaseExcep
     except DspatchError as silence:
         if error is None:
             raise
-        _note(error, f"dspatch: {silence}")
+        log.add_note(error, f"dspatch: {silence}")
         return {"problem": None}
 
 
@@ -269,11 +272,3 @@ def _refuse_unmatched(load: RunningLoad, settings: Settings) -> None:
     if settings.mode == "strict":
         raise LoadIncomplete(text)
     log.logger().log(30 if settings.mode == "warn" else 20, "%s", text)
-
-
-def _note(error: BaseException, text: str) -> None:
-    """``add_note`` where there is one (Python 3.11); the log before."""
-    if hasattr(error, "add_note"):
-        error.add_note(text)
-    else:
-        log.logger().error("%s", text)
