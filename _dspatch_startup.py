@@ -1,5 +1,5 @@
 """Starts dspatch when a Python process starts and ``DSPATCH`` is on. Called by ``dspatch.pth`` (before Python 3.15) and
-``dspatch.start`` (from 3.15 on), by autowrapt, and by the sitecustomize of ``dspatch run``.
+``dspatch.start`` (from 3.15 on), by autowrapt, by the sitecustomize of ``dspatch run``; and the command ``dspatch``.
 
 It lies outside the package on purpose: every Python process that has the startup file installed may import it, and a
 module inside ``dspatch`` would run ``dspatch/__init__.py`` first. It imports ``os`` only, never raises, says nothing
@@ -33,6 +33,18 @@ def from_autowrapt(_module: object) -> None:
         _start()
 
 
+def command() -> int:
+    """``dspatch`` on the command line. Here, since a wrong variable stops the import of the package: no traceback then."""
+    import sys
+
+    try:
+        from dspatch.cli.main import main as run
+    except ValueError as error:  # SettingsError, whose class cannot be imported now
+        print(f"dspatch: {error}", file=sys.stderr)
+        return 2
+    return run()
+
+
 def _word() -> str:
     return os.environ.get("DSPATCH", "").strip().lower()
 
@@ -58,24 +70,28 @@ class _Complaint:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
-        self.searching = False
+        self.searching: set[int] = set()
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         """The real spec; loading it raises."""
-        if name != "deepspeed" or self.searching:
+        if name != "deepspeed":
             return None
         import importlib.util
         import sys
+        from _thread import get_ident
 
-        self.searching = True
+        thread = get_ident()
+        if thread in self.searching:  # asked by ourselves, below
+            return None
+        self.searching.add(thread)
         try:
             spec = importlib.util.find_spec(name)
         finally:
-            self.searching = False
+            self.searching.discard(thread)
         if spec is None or "dspatch" in sys.modules:  # imported since, with the variables corrected
             return spec
         if isinstance(self.error, ModuleNotFoundError) and self.error.name == "dspatch":
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path[:] = [other for other in sys.meta_path if not isinstance(other, _Complaint)]
             print("dspatch: DSPATCH is set, but dspatch is not installed here: loads are not checked", file=sys.stderr)
             return spec
         spec.loader = self  # type: ignore[assignment]

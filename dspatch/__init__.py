@@ -85,9 +85,12 @@ def settings() -> Settings:
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        value: object = version("dspatch")
+        try:
+            value: object = version("dspatch")
+        except PackageNotFoundError as error:  # only the folder is on the path; `hasattr` must not raise
+            raise AttributeError("dspatch is not installed, so it has no version") from error
     elif name in _HOME:
         __import__(_HOME[name])
         value = getattr(sys.modules[_HOME[name]], name)

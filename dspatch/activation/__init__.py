@@ -25,8 +25,9 @@ def on_import() -> None:
         SettingsError: a variable holds a value that is not allowed.
     """
     if _InForce.settings is None:
-        use(_settings.read())
-        _finder.arm(settings_in_force())
+        chosen = _settings.read()
+        _finder.arm(chosen)
+        use(chosen)  # last: where arming raises, importing dspatch again must not pass for armed
 
 
 def settings_in_force() -> Settings:

@@ -31,10 +31,7 @@ def activate(**overrides: object) -> Settings:
         SettingsError: an override has no such name or value, or a variable is wrong.
     """
     chosen = read({**os.environ, **_as_variables(overrides)})
-    if finder.NAME in sys.modules:
-        from dspatch.patching import engine
-
-        engine.disarm()  # armed with the former settings, perhaps
+    _disarm_engine()  # armed with the former settings, perhaps; looking for deepspeed is enough for that
     activation.use(chosen)
     finder.arm(chosen)
     if chosen.switch == "off":
@@ -45,10 +42,7 @@ def activate(**overrides: object) -> Settings:
 def deactivate() -> None:
     """Undo everything: DeepSpeed holds the very objects again that it held before. ``activate`` puts it back."""
     finder.disarm()
-    if "dspatch.patching.engine" in sys.modules:
-        from dspatch.patching import engine
-
-        engine.disarm()
+    _disarm_engine()
 
 
 def status() -> list[LedgerRow]:
@@ -60,9 +54,16 @@ def status() -> list[LedgerRow]:
         return [replace(row, reason="DSPATCH is off") for row in rows]
     if finder.is_waiting():
         return [replace(row, state=ARMED, reason="until deepspeed is imported") for row in rows]
-    if finder.NAME not in sys.modules:
-        return [replace(row, state=NOT_TRIGGERED, reason="deactivated") for row in rows]
-    return rows
+    # Neither waiting nor armed. An engine that was never armed cannot tell this from an import that is yet to come.
+    off = [row.state == NOT_TRIGGERED and not row.version for row in rows]
+    return [replace(row, reason="deactivated") if was else row for row, was in zip(rows, off, strict=True)]
+
+
+def _disarm_engine() -> None:
+    if "dspatch.patching.engine" in sys.modules:
+        from dspatch.patching import engine
+
+        engine.disarm()
 
 
 def _as_variables(overrides: dict[str, object]) -> dict[str, str]:

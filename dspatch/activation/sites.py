@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 
 #: Read by Python at start in every site folder, and the module that they call.
@@ -50,17 +50,20 @@ def probe() -> Started:
     """Start a process of this interpreter and look.
 
     Raises:
-        OSError, subprocess.SubprocessError, ValueError: it does not start, or not within a minute.
+        OSError: it does not start, or not within a minute.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", _PROBE],
-        env={**os.environ, "DSPATCH": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE],
+            env={**os.environ, "DSPATCH": "1"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+    except (subprocess.SubprocessError, ValueError, IndexError) as error:
+        raise OSError(f"{sys.executable} could not be asked how it starts: {error}") from error
     return Started(found["sitecustomize"], found["started"], tuple(found["path"]))
 
 
@@ -99,10 +102,11 @@ def startup_texts() -> dict[str, str]:
     Raises:
         OSError: the installation has none (a bare copy of the package folder).
     """
-    spec = util.find_spec("_dspatch_startup")
-    if spec is None or spec.origin is None:
-        raise FileNotFoundError("_dspatch_startup.py is not installed: run `pip install` on dspatch")
-    source = Path(spec.origin).resolve().parent
+    # Beside the package: in the tree for editable installs, where a copy in site-packages may be older than the tree.
+    source = Path(__file__).resolve().parents[2]
+    absent = [name for name in STARTUP_FILES if not (source / name).is_file()]
+    if absent:
+        raise FileNotFoundError(f"{absent[0]} is not in {source}: run `pip install` on dspatch")
     return {name: (source / name).read_text(encoding="utf-8") for name in STARTUP_FILES}
 
 

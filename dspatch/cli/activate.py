@@ -62,8 +62,12 @@ def _comes_before(folder: Path) -> str | None:
     if found.sitecustomize is None:
         return None
     order = [os.path.realpath(entry) for entry in found.path]
-    theirs, ours = os.path.realpath(Path(found.sitecustomize).parent), os.path.realpath(folder)
-    if theirs == ours or theirs not in order:
+    file = Path(found.sitecustomize)
+    is_package = file.stem == "__init__"
+    theirs, ours = os.path.realpath(file.parents[is_package]), os.path.realpath(folder)
+    if theirs == ours:
+        return found.sitecustomize if is_package else None  # in one folder a package comes before a file
+    if theirs not in order:
         return None
     return found.sitecustomize if ours not in order or order.index(theirs) < order.index(ours) else None
 

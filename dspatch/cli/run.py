@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 
 from dspatch.activation import sites
@@ -35,9 +36,22 @@ def run(args: argparse.Namespace) -> int:
         exists = os.path.exists(words[0])
         print(f"dspatch run: {words[0]}: {'not executable' if exists else 'no such command'}", file=sys.stderr)
         return _NOT_EXECUTABLE if exists else _NOT_FOUND
+    variables = environment(dict(os.environ))
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execvpe(words[0], words, environment(dict(os.environ)))
+    _restore_signals()
+    try:
+        os.execvpe(words[0], words, variables)
+    except OSError as error:  # no `#!` line, another machine's binary
+        print(f"dspatch run: {words[0]}: {error.strerror}", file=sys.stderr)
+        return _NOT_EXECUTABLE
+
+
+def _restore_signals() -> None:
+    """Python ignores these for itself, and exec would hand that on: `dspatch run -- yes | head` would complain."""
+    for name in ("SIGPIPE", "SIGXFSZ"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
 
 
 def environment(environ: dict[str, str]) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 
@@ -35,9 +34,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Ask the process and print its ledger."""
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=_SECONDS, check=False, env=os.environ
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        print(f"dspatch status: importing deepspeed takes longer than {_SECONDS} s", file=sys.stderr)
+        return _COULD_NOT
     answers = [line for line in done.stdout.splitlines() if line.startswith(_ANSWER)]
     if not answers:
         print(done.stderr.strip() or done.stdout.strip(), file=sys.stderr)

@@ -1,0 +1,103 @@
+"""`import dspatch` before, after, between and again: one wrapper, whatever the order."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.environment import free_port, rank_environment
+from tests.support.installs import Environment, run
+from tests.support.paths import ROOT
+from tests.support.trees import tree
+
+ORDERS = {
+    "before": "import dspatch, deepspeed",
+    "after": "import deepspeed, dspatch",
+    "both": "import dspatch, deepspeed, importlib; importlib.import_module('dspatch')",
+    "a submodule first": "import dspatch, deepspeed.runtime.engine",
+    "looked for, not imported": "import dspatch, importlib.util as u; assert u.find_spec('deepspeed'); import deepspeed",
+    "looked for before": "import importlib.util as u; assert u.find_spec('deepspeed'); import dspatch, deepspeed",
+    "dspatch reloaded before": "import dspatch, importlib; importlib.reload(dspatch); import deepspeed",
+    "dspatch reloaded after": "import dspatch, deepspeed, importlib; importlib.reload(dspatch)",
+    "deepspeed reloaded": "import dspatch, deepspeed, importlib; importlib.reload(deepspeed.runtime.engine)",
+    "in a thread": "import dspatch, threading; t = threading.Thread(target=__import__, args=('deepspeed',)); t.start(); t.join()",
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_one_wrapper(order: str, checkout: Environment) -> None:
+    done = checkout.code(f"{ORDERS[order]}\nimport look; print(look.guards())")
+    assert done.out == "1\n", done.err
+
+
+def test_without_dspatch_there_is_none(checkout: Environment) -> None:
+    assert checkout.code("import deepspeed, look; print(look.guards())").out == "0\n"
+
+
+def test_the_finder_is_gone_after_the_import(checkout: Environment) -> None:
+    code = "from dspatch.activation import finder\nprint(finder.is_waiting())\nimport deepspeed\nprint(finder.is_waiting())"
+    assert checkout.code(code).out.split() == ["True", "False"]
+
+
+def test_a_process_without_deepspeed_is_left_alone(checkout: Environment) -> None:
+    code = """
+import dspatch, importlib.util
+assert importlib.util.find_spec("deepspeed") is None
+for _ in range(2):
+    try:
+        import deepspeed
+    except ModuleNotFoundError as error:
+        assert error.name == "deepspeed"
+    else:
+        raise SystemExit("imported")
+assert "wrapt" not in __import__("sys").modules
+"""
+    done = run([checkout.python, "-c", code], ROOT)
+    assert (done.code, done.out, done.err) == (0, "", "")
+
+
+def test_an_import_of_deepspeed_that_fails_is_guarded_when_tried_again(checkout: Environment) -> None:
+    code = """
+import dspatch, sys
+sys.modules["deepspeed.runtime.engine"] = None  # makes the import fail
+try:
+    import deepspeed
+except ImportError:
+    del sys.modules["deepspeed.runtime.engine"]
+else:
+    raise SystemExit("imported")
+import deepspeed, look
+print(look.guards())
+"""
+    assert checkout.code(code).out == "1\n"
+
+
+REAL = """
+import sys
+if "before" in sys.argv:
+    import dspatch
+import deepspeed
+engine = deepspeed.DeepSpeedEngine
+if "after" in sys.argv:
+    plain = dict(vars(engine))
+    import dspatch
+rows = dspatch.status()
+assert rows
+print(*sorted({(row.state, row.tier) for row in rows}))
+assert vars(engine)["load_checkpoint"]._self_patch_id
+dspatch.deactivate()
+assert not any(hasattr(value, "_self_patch_id") for value in vars(engine).values())
+if "after" in sys.argv:
+    assert all(vars(engine)[name] is value for name, value in plain.items())
+assert {row.state for row in dspatch.status()} == {"not triggered"}
+"""
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_a_real_release(order: str, checkout: Environment) -> None:
+    real = tree("newest")
+    environ = rank_environment(real, rank=0, world=1, port=free_port())
+    done = run([checkout.python, "-c", REAL, order], real.path, ROOT, **{**environ, "PYTHONPATH": None})
+    assert done.code == 0, done.err
+    tiers = done.out.splitlines()[-1]
+    assert "('applied', 'tested')" in tiers
+    assert "failed" not in tiers and "incompatible" not in tiers and "armed" not in tiers
