@@ -31,7 +31,10 @@ def activate(**overrides: object) -> Settings:
         SettingsError: an override has no such name or value, or a variable is wrong.
     """
     chosen = read({**os.environ, **_as_variables(overrides)})
-    _disarm_engine()  # armed with the former settings, perhaps; looking for deepspeed is enough for that
+    # The engine may be armed with the former settings; looking for deepspeed is enough for that. With the same ones it
+    # stays armed, so that no thread finds DeepSpeed without its guard.
+    if chosen.as_dict() != activation.settings_in_force().as_dict():
+        _disarm_engine()
     activation.use(chosen)
     finder.arm(chosen)
     if chosen.switch == "off":

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
+    from _typeshed.importlib import MetaPathFinderProtocol
+
     from dspatch.settings import Settings
 
 NAME = "deepspeed"
@@ -51,14 +53,16 @@ class FirstSight:
 
     def _seen(self, find_spec: Callable[[str], ModuleSpec | None]) -> ModuleSpec | None:
         spec = find_spec(NAME)
-        if spec is None or self not in sys.meta_path:  # not installed, or another thread was faster
-            return spec
+        if spec is None:
+            return None
+        if self not in sys.meta_path:  # another thread was faster, or armed anew: whoever waits now is asked
+            return find_spec(NAME)
         try:
             self._on_sight()
         except Exception as error:
             spec.loader = _Refusal(error)  # type: ignore[assignment]
             return spec
-        sys.meta_path.remove(self)
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         return find_spec(NAME)
 
 
@@ -77,16 +81,21 @@ class _Refusal:
 
 def arm(settings: Settings) -> None:
     """Have DeepSpeed patched when it is imported; at once if it is already. With ``DSPATCH=0`` only say that, then."""
-    disarm()
-    if NAME in sys.modules:
+    if NAME not in sys.modules:
+        # In one step: an import in another thread must not slip through.
+        sys.meta_path[:] = [FirstSight(lambda: _start_engine(settings)), *_other_finders()]
+    if NAME in sys.modules:  # also if another thread imported it just then
+        disarm()
         _start_engine(settings)
-    else:
-        sys.meta_path.insert(0, FirstSight(lambda: _start_engine(settings)))
 
 
 def disarm() -> None:
     """Stop waiting."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, FirstSight)]
+    sys.meta_path[:] = _other_finders()
+
+
+def _other_finders() -> list[MetaPathFinderProtocol]:
+    return [finder for finder in sys.meta_path if not isinstance(finder, FirstSight)]
 
 
 def is_waiting() -> bool:
