@@ -3,11 +3,13 @@
 The store that ``torch.distributed`` set the job up with is used, not a process group: it needs no collective, so a rank
 that failed inside DeepSpeed can still speak while others wait in a collective of DeepSpeed's, and it tells which ranks
 did not answer. Every rank writes one message; rank 0 merges them; every rank reads the same merged answer.
+
+Conversations are numbered, and each rank counts for itself. A rank that missed one finds rank 0's answer there already
+and goes on to the next number; a rank that waited in vain for rank 0 takes its message back and keeps the number.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import socket
 import time
@@ -23,8 +25,8 @@ MESSAGE_LIMIT = 4096
 #: Non-zero ranks wait this much longer than rank 0, which needs its own limit to find out who is silent.
 _GRACE_SECONDS = 10.0
 
-#: All ranks number their conversations alike, since all of them take part in each.
-_numbers = itertools.count()
+#: The number of this process's next conversation.
+_next = [0]
 
 Message = dict[str, Any]
 
@@ -48,7 +50,7 @@ class Ranks:
             from torch.distributed import distributed_c10d
 
             self._store = distributed_c10d._get_default_store()
-        self._prefix = f"dspatch/{next(_numbers)}"
+        self._prefix = ""
         self._hosts: dict[int, str] = {}
 
     @property
@@ -70,18 +72,34 @@ class Ranks:
         message = {"host": self.host, **message}
         if self._store is None:
             return merge([message])
+        begins = not self._prefix
+        if begins:
+            self._take_number()
         if self.rank:
-            self._store.set(f"{self._prefix}/{topic}/{self.rank}", json.dumps(message))
+            key = f"{self._prefix}/{topic}/{self.rank}"
+            self._store.set(key, json.dumps(message))
             answer = self._wait_for(f"{self._prefix}/{topic}/all", self.timeout + _GRACE_SECONDS)
             if answer is None:
+                if begins:
+                    self._store.delete_key(key)
+                    _next[0] -= 1
                 raise self._silent(topic, [0])
         else:
             answer = self._merge(topic, message, merge)
+            if begins:
+                self._store.set(f"{self._prefix}/begun", "")
             self._store.set(f"{self._prefix}/{topic}/all", json.dumps(answer))
         if answer.get("silent"):
             self._hosts.update({int(rank): host for rank, host in answer["hosts"].items()})
             raise self._silent(topic, answer["silent"])
         return answer
+
+    def _take_number(self) -> None:
+        """The next number; a conversation that rank 0 has begun with its first answer went by without this rank."""
+        while self.rank and self._store.check([f"dspatch/{_next[0]}/begun"]):
+            _next[0] += 1
+        self._prefix = f"dspatch/{_next[0]}"
+        _next[0] += 1
 
     def _merge(self, topic: str, own: Message, merge: Callable[[Sequence[Message]], Message]) -> Message:
         until = time.monotonic() + self.timeout
