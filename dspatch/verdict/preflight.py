@@ -66,10 +66,15 @@ def look(engine: Any, request: Request) -> Preflight:
 
 def _folder_problem(request: Request) -> Refusal | None:
     folder = request.folder
-    if os.path.isdir(folder):
-        if os.access(folder, os.R_OK | os.X_OK):
+    try:
+        if os.path.isdir(folder):
+            _look_into(folder)
             return None
+        os.stat(folder)
+    except PermissionError:
         return _refuse("the checkpoint folder cannot be read", "a readable folder", "no permission", folder)
+    except (OSError, ValueError):  # not there, or no possible name
+        pass
     found = "a file" if os.path.exists(folder) else "no such folder"
     return Refusal(
         NOTHING,
@@ -81,6 +86,12 @@ def _folder_problem(request: Request) -> Refusal | None:
             do=_way_to(folder) or "pass the folder that save_checkpoint was given",
         ),
     )
+
+
+def _look_into(folder: str) -> None:
+    """Raise PermissionError if the folder cannot be listed, or nothing in it be reached."""
+    os.scandir(folder).close()
+    os.stat(os.path.join(folder, "."))
 
 
 def _no_latest(request: Request, latest: tags.Latest, universal: bool) -> Refusal:
@@ -115,6 +126,10 @@ def _tag_problem(request: Request) -> Refusal | None:
     except (OSError, ValueError):  # too long for the file system, or not encodable
         there = False
     if there:
+        try:
+            _look_into(os.path.join(folder, tag))
+        except PermissionError:
+            return _refuse("the tag cannot be read", "a readable folder", "no permission", os.path.join(folder, tag))
         return None
     return Refusal(
         REFUSED,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -200,15 +200,27 @@ def test_the_stage_changed(pools: Pools, tmp_path: Path, was: int, now: int) -> 
     refused(results, "LoadRefused", f"files of stage {was}", "stage changed")
 
 
-def test_no_permission_is_said(pools: Pools, tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may read everything")
-    saved(pools, tmp_path, ["a"])
-    tmp_path.chmod(0)
-    try:
-        refused(run(pools, "load", folder=str(tmp_path), engine=ZERO2, settings={}), "LoadRefused", "permission")
-    finally:
-        tmp_path.chmod(0o755)
+@pytest.mark.parametrize("closed", ["the folder", "its parent", "the tag", "a shard"])
+def test_no_permission_is_said(pools: Pools, closed: str) -> None:
+    # Not in tmp_path: pytest closes its folders to everybody but the user.
+    with tempfile.TemporaryDirectory() as outer:
+        parent = Path(outer, "parent")
+        folder = parent / "run"
+        folder.mkdir(parents=True)
+        saved(pools, folder, ["a"])
+        for path in (Path(outer), parent, folder, folder / "a"):
+            path.chmod(0o755)
+        target = {
+            "the folder": folder, "its parent": parent, "the tag": folder / "a", "a shard": damage.shard(folder / "a", 1)
+        }[closed]  # fmt: skip
+        target.chmod(0)
+        try:
+            results = run(pools, "load_as_nobody", folder=str(folder), engine=ZERO2)
+            refused(results, "LoadRefused", "rank 1" if closed == "a shard" else "permission")
+        finally:
+            target.chmod(0o755)
+        if closed == "the folder":
+            restored(run(pools, "load_as_nobody", folder=str(folder), engine=ZERO2))
 
 
 # --- errors that are swallowed ----------------------------------------------------------------------------------------
