@@ -94,8 +94,9 @@ class Environment:
 
     def files(self) -> set[str]:
         """Everything in it, without what Python compiles by itself."""
-        found = (Path(parent, name) for parent, _, names in os.walk(self.folder) for name in names)
-        return {str(file.relative_to(self.folder)) for file in found if file.parent.name != "__pycache__"}
+        found = [Path(parent, name) for parent, folders, names in os.walk(self.folder) for name in (*folders, *names)]
+        kept = (path for path in found if path.is_symlink() or path.is_file())
+        return {str(path.relative_to(self.folder)) for path in kept if path.parent.name != "__pycache__"}
 
     def copy(self, folder: Path) -> Environment:
         """A copy that a test may change."""
@@ -117,11 +118,19 @@ def built(base: Path, kind: str) -> Path:
 
 
 @cache
+def unpacked_sdist(base: Path) -> Path:
+    """The folder in the sdist."""
+    folder = base / "unpacked"
+    shutil.unpack_archive(built(base, "sdist"), folder)
+    (found,) = folder.iterdir()
+    return found
+
+
+@cache
 def wheel_of_sdist(base: Path) -> Path:
-    """The wheel that comes of unpacking the sdist and building that."""
-    folder = base / "build-again"
-    shutil.unpack_archive(built(base, "sdist"), folder / "unpacked", filter="data")
-    return _build(next((folder / "unpacked").iterdir()), folder / "out", "wheel")
+    """The wheel that is built from the unpacked sdist."""
+    source = shutil.copytree(unpacked_sdist(base), base / "build-again" / "tree")
+    return _build(source, base / "build-again" / "out", "wheel")
 
 
 @cache
@@ -133,6 +142,8 @@ def empty(base: Path) -> Environment:
     for name in _LINKED:
         for source in _top_level(name):
             (made.site / source.name).symlink_to(source)
+    # pip removes a folder in which every file is the package's, and does not count links.
+    (made.site / "README.txt").touch()
     return made
 
 
@@ -140,7 +151,7 @@ def empty(base: Path) -> Environment:
 def with_wheel(base: Path) -> Environment:
     """An environment with the wheel installed. Not to be changed."""
     made = empty(base).copy(base / "env-wheel")
-    made.pip("install", *_OFFLINE, str(built(base, "wheel")))
+    made.pip("install", *OFFLINE, str(built(base, "wheel")))
     return made
 
 
@@ -148,11 +159,11 @@ def with_wheel(base: Path) -> Environment:
 def with_editable(base: Path) -> Environment:
     """An environment with an editable install of the tree. Not to be changed."""
     made = empty(base).copy(base / "env-editable")
-    made.pip("install", *_OFFLINE, "--editable", str(source_tree(base)))
+    made.pip("install", *OFFLINE, "--editable", str(source_tree(base)))
     return made
 
 
-_OFFLINE = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
+OFFLINE = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
 
 
 def _top_level(distribution: str) -> set[Path]:
