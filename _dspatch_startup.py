@@ -91,7 +91,10 @@ class _Complaint:
         if spec is None or "dspatch" in sys.modules:  # imported since, with the variables corrected
             return spec
         if isinstance(self.error, ModuleNotFoundError) and self.error.name == "dspatch":
-            sys.meta_path[:] = [other for other in sys.meta_path if not isinstance(other, _Complaint)]
+            try:
+                sys.meta_path.remove(self)  # type: ignore[arg-type]
+            except ValueError:  # another thread did, and said it
+                return spec
             print("dspatch: DSPATCH is set, but dspatch is not installed here: loads are not checked", file=sys.stderr)
             return spec
         spec.loader = self  # type: ignore[assignment]

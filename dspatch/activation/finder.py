@@ -16,29 +16,43 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-    from _typeshed.importlib import MetaPathFinderProtocol
-
     from dspatch.settings import Settings
 
 NAME = "deepspeed"
 
 
 class FirstSight:
-    """Calls ``on_sight`` once, just before ``deepspeed`` is imported, and is gone.
+    """Starts the engine once, just before ``deepspeed`` is imported, and is gone.
 
-    An exception of ``on_sight`` does not come out where somebody only looks whether deepspeed is installed, as many
+    An exception of the engine does not come out where somebody only looks whether deepspeed is installed, as many
     libraries do; it is raised by the import, and again by each further one.
+
+    ``sys.meta_path`` is changed by single calls only: other threads put finders there, which must not get lost.
     """
 
-    def __init__(self, on_sight: Callable[[], None]) -> None:
-        self._on_sight = on_sight
+    def __init__(self) -> None:
+        self._settings: Settings | None = None
         self._lock = allocate_lock()
         self._busy_thread = 0
+
+    def wait(self, settings: Settings) -> None:
+        """Be there for the next import; the engine gets these settings."""
+        self._settings = settings
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def leave(self) -> None:
+        """Be there no more."""
+        while self in sys.meta_path:
+            try:
+                sys.meta_path.remove(self)
+            except ValueError:  # another thread did
+                break
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec that the other finders have for deepspeed, those included that ``on_sight`` has just added."""
+        """The spec that the other finders have for deepspeed, those included that the engine has just added."""
         if fullname != NAME or self._busy_thread == get_ident():
             return None
         from importlib.util import find_spec
@@ -53,16 +67,14 @@ class FirstSight:
 
     def _seen(self, find_spec: Callable[[str], ModuleSpec | None]) -> ModuleSpec | None:
         spec = find_spec(NAME)
-        if spec is None:
-            return None
-        if self not in sys.meta_path:  # another thread was faster, or armed anew: whoever waits now is asked
-            return find_spec(NAME)
+        if spec is None or self not in sys.meta_path or self._settings is None:
+            return spec  # not installed, or another thread was faster
         try:
-            self._on_sight()
+            _start_engine(self._settings)
         except Exception as error:
             spec.loader = _Refusal(error)  # type: ignore[assignment]
             return spec
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        self.leave()
         return find_spec(NAME)
 
 
@@ -79,28 +91,26 @@ class _Refusal:
         raise self._error
 
 
+_FIRST_SIGHT = FirstSight()
+
+
 def arm(settings: Settings) -> None:
     """Have DeepSpeed patched when it is imported; at once if it is already. With ``DSPATCH=0`` only say that, then."""
     if NAME not in sys.modules:
-        # In one step: an import in another thread must not slip through.
-        sys.meta_path[:] = [FirstSight(lambda: _start_engine(settings)), *_other_finders()]
+        _FIRST_SIGHT.wait(settings)
     if NAME in sys.modules:  # also if another thread imported it just then
-        disarm()
+        _FIRST_SIGHT.leave()
         _start_engine(settings)
 
 
 def disarm() -> None:
     """Stop waiting."""
-    sys.meta_path[:] = _other_finders()
-
-
-def _other_finders() -> list[MetaPathFinderProtocol]:
-    return [finder for finder in sys.meta_path if not isinstance(finder, FirstSight)]
+    _FIRST_SIGHT.leave()
 
 
 def is_waiting() -> bool:
     """Whether deepspeed has not been seen yet."""
-    return any(isinstance(finder, FirstSight) for finder in sys.meta_path)
+    return _FIRST_SIGHT in sys.meta_path
 
 
 def _start_engine(settings: Settings) -> None:

@@ -12,7 +12,7 @@ from tests.support.installs import Environment, run
 LOOK = "import deepspeed, look; print(look.guards())"
 
 
-@pytest.mark.parametrize("options", [(), ("-E",), ("-O",), ("-X", "utf8")])
+@pytest.mark.parametrize("options", [(), ("-E",), ("-O", "-B"), ("-X", "utf8")])
 def test_it_arms(options: tuple[str, ...], wheel: Environment, deepspeed: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(deepspeed)!r}); {LOOK}"  # -E does not read PYTHONPATH
     assert wheel.code(code, *options, DSPATCH="1").out == "1\n"

@@ -79,9 +79,9 @@ def test_nothing_else_can_be_imported_by_it(installed: Environment) -> None:
 def test_the_bare_name_of_the_patches_is_refused(base: Path) -> None:
     """From the root of the tree the folder can be imported, and must not be."""
     environment = installs.with_editable(base)
-    done = run([environment.python, "-c", "import patches"], cwd=installs.source_tree(base))
+    done = run([environment.python, "-c", "import patches"], cwd=installs.editable_tree(base))
     assert done.code == 1 and "use `dspatch.patches`" in done.err
-    fine = run([environment.python, "-c", "import dspatch.patches"], cwd=installs.source_tree(base))
+    fine = run([environment.python, "-c", "import dspatch.patches"], cwd=installs.editable_tree(base))
     assert fine.code == 0, fine.err
 
 

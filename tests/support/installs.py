@@ -111,6 +111,12 @@ def source_tree(base: Path) -> Path:
 
 
 @cache
+def editable_tree(base: Path) -> Path:
+    """Another copy, which the editable install uses; Python compiles modules into it."""
+    return Path(shutil.copytree(source_tree(base), base / "editable" / "tree"))
+
+
+@cache
 def built(base: Path, kind: str) -> Path:
     """The ``wheel`` or ``sdist`` that `python -m build` makes of the tree."""
     source = shutil.copytree(source_tree(base), base / f"build-{kind}" / "tree")
@@ -159,7 +165,7 @@ def with_wheel(base: Path) -> Environment:
 def with_editable(base: Path) -> Environment:
     """An environment with an editable install of the tree. Not to be changed."""
     made = empty(base).copy(base / "env-editable")
-    made.pip("install", *OFFLINE, "--editable", str(source_tree(base)))
+    made.pip("install", *OFFLINE, "--editable", str(editable_tree(base)))
     return made
 
 
