@@ -46,7 +46,7 @@ def test_moments_of_one_parameter_are_zero(pools: Pools, tmp_path: Path, kind: s
         assert finding["outcome"] == ("fresh" if kind in UNFUSED else "mismatch")
         assert finding["names"] == result["chosen"]
         assert "exp_avg" in finding["expected"]
-    assert set(finding) == {"component", "outcome", "rank", "file", "names", "count", "expected", "found", "do"}
+    assert set(finding) == {"component", "outcome", "rank", "file", "names", "count", "expected", "found", "do", "ranks"}
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
