@@ -79,9 +79,15 @@ class Record:
             Damaged: the header is not one, or belongs to another record.
         """
         if self._offset is None:
-            assert self.header is not None
             with opened(self.path) as descriptor:
-                self._offset = _data_offset(self.path, self, os.pread(descriptor, self._header_size, self.header))
+                return self.locate(descriptor)
+        return self._offset
+
+    def locate(self, descriptor: int) -> int:
+        """``offset``, found through a descriptor of the opened file."""
+        if self._offset is None:
+            assert self.header is not None
+            self._offset = _data_offset(self.path, self, os.pread(descriptor, self._header_size, self.header))
         return self._offset
 
     @property

@@ -34,6 +34,15 @@ def crc_of(buffer: Buffer, start: int = 0) -> int:
 
 
 @cache
+def crc_of_zeros(size: int) -> int:
+    """CRC-32 of ``size`` bytes that are all zero."""
+    crc, block = 0, bytes(min(size, CHUNK))
+    for done in range(0, size, CHUNK):
+        crc = crc_of(memoryview(block)[: min(CHUNK, size - done)], crc)
+    return crc
+
+
+@cache
 def _fastest_crc32() -> Callable[[Any, int], int]:
     try:
         from zlib_ng import zlib_ng
@@ -99,11 +108,33 @@ def crc_of_record(record: Record, progress: Callable[[int], object] | None = Non
         Damaged: the file ends before or cannot be read.
     """
     crc = 0
-    for piece in _pieces(record.path, record.offset, record.size, CHUNK):
+    for piece in record_pieces(record):
         crc = crc_of(piece, crc)
         if progress is not None:
             progress(len(piece))
     return crc
+
+
+def record_pieces(record: Record, chunk: int = CHUNK, descriptor: int | None = None) -> Iterator[memoryview]:
+    """The bytes of a record in pieces of ``chunk`` bytes; the next piece overwrites the last.
+
+    Args:
+        record: from an ``Archive`` or a ``Tree``.
+        chunk: bytes of a piece, the last one may be shorter.
+        descriptor: of the opened file, for who reads many records of it; None: it is opened here.
+
+    Raises:
+        Damaged: the file ends before or cannot be read.
+    """
+    if descriptor is None:
+        yield from _pieces(record.path, record.offset, record.size, chunk)
+        return
+    offset = record.locate(descriptor)
+    buffer = memoryview(bytearray(min(chunk, record.size)))
+    for done in range(0, record.size, chunk):
+        piece = buffer[: min(chunk, record.size - done)]
+        read_into(record.path, descriptor, piece, offset + done)
+        yield piece
 
 
 def check_record(record: Record, progress: Callable[[int], object] | None = None) -> None:

@@ -13,6 +13,7 @@ Where each of DeepSpeed's optimizers keeps its state in a file:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,6 +123,9 @@ class FileFacts:
         has_scheduler: the file holds the state of a learning-rate scheduler.
         module: name -> tensor of the weights; None where the file has none.
         client_keys: keys of the caller's ``client_state``.
+        num_experts: experts of each MoE layer; empty without.
+        ep_size: expert-parallel ranks, from the file or from the name of a parameter group; None where nothing tells.
+        fragments: name -> tensor of parameters that are not trained, as stages 2 and 3 save them beside ``module``.
         round_robin: written with ``round_robin_gradients: true``, which changes the order inside flat partitions.
     """
 
@@ -147,6 +151,9 @@ class FileFacts:
     has_scheduler: bool = False
     module: dict[str, TensorRef] | None = None
     client_keys: list[str] = field(default_factory=list)
+    num_experts: list[int] = field(default_factory=list)
+    ep_size: int | None = None
+    fragments: dict[str, TensorRef] = field(default_factory=dict)
     round_robin: bool = False
 
 
@@ -195,7 +202,8 @@ def _ranks_of_group(
 ) -> set[int] | None:
     size = _partition_size(shard, group)
     count = shard.partition_count[group] if group < len(shard.partition_count) else 0
-    if not size or not count or _has_gaps(shard, group):
+    # Experts are cut into fewer parts than the rest, and the same part then lies in several ranks' files.
+    if not size or not count or count < max(shard.partition_count) or _has_gaps(shard, group):
         return None
     begin, position = {}, 0
     for name, shape in shapes:
@@ -287,6 +295,17 @@ def _read_model(facts: FileFacts, root: dict[str, Any]) -> None:
     if "module" in root:
         facts.client_keys = sorted(str(key) for key in root if key not in ENGINE_KEYS)
     facts.optimizer = _model_optimizer(root.get("optimizer"))
+    facts.num_experts = _whole_list(root.get("num_experts"))
+    facts.ep_size = _whole(root.get("ep_size")) or _ep_size(facts.optimizer)
+    fragments = root.get("frozen_param_fragments")
+    facts.fragments = _tensors(fragments) if isinstance(fragments, dict) else {}
+
+
+def _ep_size(optimizer: OptimizerFacts | None) -> int | None:
+    """DeepSpeed names the parameter groups of experts ``ep_size_N``."""
+    names = [str(group.get("name")) for group in optimizer.groups] if optimizer is not None else []
+    found = [int(one) for name in names for one in re.findall(r"^ep_size_(\d{1,6})$", name)]
+    return max(found, default=None)
 
 
 def _model_optimizer(state: Any) -> OptimizerFacts | None:

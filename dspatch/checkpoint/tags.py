@@ -158,7 +158,7 @@ def looks_like(folder: str | os.PathLike[str]) -> str:
         return f"one file of the tag {root.parent.name}: pass {root.parent.parent}" if role else "a file, not a folder"
     if tag_info(root, root.name) is not None:
         return f"a tag folder, not a checkpoint folder: pass {root.parent} with the tag {root.name!r}"
-    if (below := _one_level_down(root)) is not None:
+    if (below := one_level_down(root)) is not None:
         return f"one level above a checkpoint folder: pass {below}"
     names = {entry.name for entry in _entries(root)}
     for marks, meaning in _OTHER_KINDS:
@@ -187,7 +187,8 @@ def _absent(root: Path) -> str:
     return f"not there; {existing} holds {', '.join(similar[:5])}{' and more' if len(similar) > 5 else ''}"
 
 
-def _one_level_down(root: Path) -> Path | None:
+def one_level_down(root: Path) -> Path | None:
+    """The first folder in this one that is a checkpoint folder; None when there is none."""
     for child in _folders(root):
         if (child / layout.LATEST).is_file() or any(tag_info(inner, inner.name) for inner in _folders(child)):
             return child

@@ -1,0 +1,313 @@
+"""The deep check: every byte of every record against its CRC-32, on all cores, and the values of masters and moments.
+
+Memory stays flat: each thread holds one piece. It can be stopped at any moment and then says what it covered.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dspatch.checkpoint.archive import Record
+from dspatch.checkpoint.content import CHUNK, crc_of, record_pieces
+from dspatch.checkpoint.damage import Damaged
+from dspatch.checkpoint.files import opened
+from dspatch.checkpoint.shard import FileFacts, facts_of
+from dspatch.checkpoint.tensors import TensorRef
+from dspatch.checkpoint.unpickle import Tree, read_tree
+from dspatch.offline.record import FileRecord, Models
+from dspatch.offline.rounding import disagreement
+from dspatch.offline.scan import Run, Scan
+
+#: Bytes of records that are one piece of work: large enough to be worth a thread's time, small enough to share out.
+_PORTION = 64 << 20
+#: Seconds between two reports of progress.
+_TICK = 0.1
+
+Progress = Callable[[int, int], object]
+
+
+class _Stopped(Exception):
+    pass
+
+
+@dataclass(slots=True)
+class Covered:
+    """How far a deep check came: bytes of records, files done entirely, and whether it was stopped."""
+
+    done: int = 0
+    total: int = 0
+    files_done: int = 0
+    files: int = 0
+    seconds: float = 0.0
+    stopped: bool = False
+
+
+@dataclass(slots=True)
+class _Job:
+    """One file being checked."""
+
+    record: FileRecord
+    path: Path
+    tree: Tree
+    facts: FileFacts
+    watched: dict[int, tuple[str, str, TensorRef]]
+    runs: Callable[[TensorRef], Sequence[Run] | None]
+    left: int = 0
+    result: dict[str, Any] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    magnitudes: Counter[int] = field(default_factory=Counter)
+
+
+class Check:
+    """Checks files with a pool of threads; reading, checksums and numpy all work outside the GIL.
+
+    Args:
+        threads: how many; None: one for each core that this process may use.
+        progress: called with bytes done and bytes in all, at most ten times a second.
+    """
+
+    def __init__(self, threads: int | None = None, progress: Progress | None = None) -> None:
+        self.threads = threads or len(
+            os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+        )
+        self._progress = progress
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._told = 0.0
+        self.covered = Covered()
+        # More threads take turns at the GIL between pieces, so these are longer then.
+        self._chunk = CHUNK if self.threads <= 8 else 4 * CHUNK
+
+    def stop(self) -> None:
+        """End the work after the pieces that are being read."""
+        self._stop.set()
+
+    def run(self, files: Iterable[tuple[FileRecord, Path]]) -> Covered:
+        """Check files and write what was found into the ``deep`` of their records.
+
+        Args:
+            files: records and their tags' folders; damaged ones are left out.
+
+        Ctrl-C stops the check; the records of files that were not done entirely say how far it came.
+        """
+        began = time.monotonic()
+        models = Models()
+        todo = [job for record, folder in files if (job := _job(record, folder, models)) is not None]
+        portions = [(job, part) for job in todo for part in _portions(job)]
+        portions.sort(key=lambda one: -sum(record.size for record in one[1]))
+        self.covered = Covered(total=sum(_bytes(job) for job in todo), files=len(todo))
+        with ThreadPoolExecutor(self.threads) as pool:
+            pending: set[Future[None]] = set()
+            try:
+                for job, part in portions:
+                    pending.add(pool.submit(self._portion, job, part))
+                while pending:
+                    done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+                    for one in done:
+                        one.result()
+            except KeyboardInterrupt:
+                self.stop()
+                for one in pending:
+                    one.cancel()
+        self.covered.stopped = self._stop.is_set()
+        for job in todo:
+            self._finish(job, models)
+        self.covered.seconds = time.monotonic() - began
+        if self._progress is not None:
+            self._progress(self.covered.done, self.covered.total)
+        return self.covered
+
+    def _portion(self, job: _Job, part: list[Record]) -> None:
+        try:
+            with opened(str(job.path)) as descriptor:
+                for record in part:
+                    self._record(job, record, descriptor)
+                if part and part[0] is next(iter(_records(job)), None) and job.tree.archive is not None:
+                    job.tree.archive.check_structure()
+        except Damaged as error:
+            with job.lock:
+                job.result.setdefault("damage", [error.kind, error.why])
+        except _Stopped:
+            return
+        with job.lock:
+            job.left -= 1
+
+    def _record(self, job: _Job, record: Record, descriptor: int) -> None:
+        watched = job.watched.get(id(record))
+        scan = Scan(watched[2].dtype, job.runs(watched[2])) if watched is not None else None
+        crc = 0
+        for piece in record_pieces(record, self._chunk, descriptor):
+            if record.crc32 is not None:
+                crc = crc_of(piece, crc)
+            if scan is not None:
+                scan.feed(piece)
+            self._advance(job, len(piece))
+        if record.crc32 is not None and crc != record.crc32:
+            # Noted, not raised: the other records of the file are still worth looking at.
+            why = f"was changed after it was written: the checksum of {record.name} differs"
+            with job.lock:
+                job.result.setdefault("damage", ["crc", why])
+            return
+        if scan is not None and watched is not None:
+            _note(job, scan, watched[0], watched[1])
+
+    def _advance(self, job: _Job, count: int) -> None:
+        if self._stop.is_set():
+            raise _Stopped
+        with self._lock:
+            self.covered.done += count
+            job.result["covered"] = job.result.get("covered", 0) + count
+            now = time.monotonic()
+            tell = self._progress is not None and now - self._told >= _TICK
+            if tell:
+                self._told = now
+        if tell and self._progress is not None:
+            self._progress(self.covered.done, self.covered.total)
+
+    def _finish(self, job: _Job, models: Models) -> None:
+        result = {"covered": 0, "total": _bytes(job), **job.result}
+        result["complete"] = job.left == 0
+        if job.left == 0:
+            self.covered.files_done += 1
+        if job.magnitudes:
+            result["magnitudes"] = {str(key): job.magnitudes[key] for key in sorted(job.magnitudes)}
+        if job.record.kind == "shard" and "damage" not in result and not self.covered.stopped:
+            model = models.of(job.path.parent, job.record.mp_rank or 0)
+            if model is not None and job.record.dp_rank is not None:
+                try:
+                    other = disagreement(job.facts, model, job.record.dp_rank)
+                except Damaged:
+                    other = None  # the model file; it has a finding of its own
+                if other is not None:
+                    result["other_save"] = list(other)
+        job.record.deep = result
+
+
+def _note(job: _Job, scan: Scan, component: str, label: str) -> None:
+    with job.lock:
+        if scan.bad:
+            found = job.result.setdefault("not_finite", {})
+            number, first = found.get(component, (0, f"{label}, element {scan.first_bad:,}"))
+            found[component] = [number + scan.bad, first]
+        if component == "moments":
+            job.result["moments"] = job.result.get("moments", 0) + 1
+            job.result["zero_moments"] = job.result.get("zero_moments", True) and scan.zero
+            job.magnitudes.update(scan.magnitudes)
+
+
+def _job(record: FileRecord, folder: Path, models: Models) -> _Job | None:
+    if record.damage is not None:
+        return None
+    path = folder / record.name
+    try:
+        tree = read_tree(path)
+        facts = facts_of(tree)
+    except Damaged as error:
+        record.damage = [error.kind, error.why]  # it changed since it was listed
+        return None
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
+        return None
+    job = _Job(record, path, tree, facts, _watched(facts), _runs(facts, record, folder))
+    job.left = len(_portions(job))
+    return job
+
+
+def _records(job: _Job) -> list[Record]:
+    if job.tree.archive is not None:
+        return list(job.tree.archive.records.values())
+    unique = {id(ref.record): ref.record for ref in job.tree.tensors}
+    return list(unique.values())
+
+
+def _bytes(job: _Job) -> int:
+    return sum(record.size for record in _records(job))
+
+
+def _portions(job: _Job) -> list[list[Record]]:
+    portions: list[list[Record]] = []
+    size = _PORTION
+    for record in _records(job):
+        if size + record.size > _PORTION:
+            portions.append([])
+            size = 0
+        portions[-1].append(record)
+        size += record.size
+    return portions
+
+
+def _watched(facts: FileFacts) -> dict[int, tuple[str, str, TensorRef]]:
+    """Records whose values are looked at: those that hold one master, moment or weight and nothing else."""
+    found: dict[int, tuple[str, str, TensorRef]] = {}
+    listed: list[tuple[str, str, TensorRef]] = []
+    if facts.optimizer is not None:
+        listed += [("masters", f"master {at}", ref) for at, ref in enumerate(facts.optimizer.masters)]
+        for key, one in facts.optimizer.state.items():
+            listed += [("moments", f"{name} of {str(key)[:80]}", ref) for name, ref in one.items()
+                       if isinstance(ref, TensorRef) and name != "step"]  # fmt: skip
+    listed += [
+        ("weights", name[:120], ref) for name, ref in (facts.module or {}).items() if name not in facts.buffer_names
+    ]
+    for component, label, ref in listed:
+        if ref.is_whole_record and ref.numel and Scan.knows(ref.dtype):
+            found[id(ref.record)] = (component, label, ref)
+    return found
+
+
+def _runs(facts: FileFacts, record: FileRecord, folder: Path) -> Callable[[TensorRef], Sequence[Run] | None]:
+    """Which elements of a flat tensor belong to parameters; the rest is padding, which upstream leaves uninitialised."""
+    optimizer = facts.optimizer
+    if optimizer is None or optimizer.style not in ("zero12", "bf16", "zero3"):
+        return lambda ref: None
+    positions: dict[int, int] = {id(ref): at for at, ref in enumerate(optimizer.masters)}
+    for at, one in enumerate(optimizer.state.values()):
+        positions.update((id(ref), at) for ref in one.values() if isinstance(ref, TensorRef))
+    shapes: list[list[tuple[str, tuple[int, ...]]]] = []
+    if optimizer.style == "zero3":
+        shapes = _shapes(folder / f"zero_pp_rank_{record.dp_rank}_mp_rank_{record.mp_rank or 0:02d}_model_states.pt")
+    size, rank = max(facts.partition_count, default=1), record.dp_rank or 0
+
+    def runs(ref: TensorRef) -> Sequence[Run] | None:
+        at = positions.get(id(ref))
+        if at is None:
+            return None
+        if optimizer.style == "zero3":
+            return _stage3_runs(shapes[at], size, rank) if at < len(shapes) else None
+        padding = facts.group_paddings[at] if at < len(facts.group_paddings) else 0
+        lean = (
+            optimizer.masters[at].numel
+            if optimizer.style == "zero12" and at < len(optimizer.masters)
+            else ref.numel - padding
+        )
+        return [(0, lean)]
+
+    return runs
+
+
+def _shapes(path: Path) -> list[list[tuple[str, tuple[int, ...]]]]:
+    try:
+        return facts_of(read_tree(path)).param_shapes
+    except (Damaged, TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
+        return []
+
+
+def _stage3_runs(shapes: Sequence[tuple[str, tuple[int, ...]]], size: int, rank: int) -> list[Run]:
+    """Every parameter is cut into ``size`` equal parts; the last ones are padded."""
+    found, at = [], 0
+    for _, shape in shapes:
+        numel = 1
+        for length in shape:
+            numel *= length
+        part = -(-numel // size)
+        valid = min(part, max(0, numel - rank * part))
+        if valid:
+            found.append((at, at + valid))
+        at += part
+    return found
