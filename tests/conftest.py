@@ -14,6 +14,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.support.pool import Pools
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--benchmarks``: what `make bench` passes."""
+    parser.addoption("--benchmarks", action="store_true", help="run tests/benchmarks, which measure and print")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Benchmarks take minutes and assert no times, so only those who ask for them get them."""
+    return True if collection_path.name == "benchmarks" and not config.getoption("--benchmarks") else None
+
+
 @pytest.fixture(scope="session")
 def pools() -> Iterator[Pools]:
     """Rank processes by tree, world size and environment: ``pools.get("newest", 2, dspatch="import").run(...)``."""
