@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,6 +13,7 @@ from dspatch import log
 from dspatch.activation import settings_in_force
 from dspatch.checkpoint.shard import facts_of
 from dspatch.errors import LOWER_TO_WARNING, DspatchError, LoadIncomplete, LoadRefused, NothingLoaded, explain, shorten
+from dspatch.live import trust
 from dspatch.settings import Settings
 from dspatch.verdict import intent, policy, preflight
 from dspatch.verdict.ranks import Message, Ranks
@@ -56,7 +58,8 @@ def guarded_load(wrapped: Loader, engine: Any, args: tuple[Any, ...], kwargs: di
         return None, None
     load = RunningLoad(engine, before.request)
     started = time.monotonic()
-    returned = _call(wrapped, args, kwargs, load, ranks)
+    with _trust(settings):
+        returned = _call(wrapped, args, kwargs, load, ranks, before)
     seconds = time.monotonic() - started
     if returned[0] is None:
         return _nothing(returned, load, settings, declared)
@@ -179,7 +182,20 @@ def _disagreement(messages: Sequence[Message], key: str, what: str, odd: Sequenc
 # --- during -----------------------------------------------------------------------------------------------------------
 
 
-def _call(wrapped: Loader, args: tuple[Any, ...], kwargs: dict[str, Any], load: RunningLoad, ranks: Ranks) -> Any:
+def _trust(settings: Settings) -> AbstractContextManager[None]:
+    if settings.trust != "deepspeed":
+        return nullcontext()
+    return trust.own_classes()
+
+
+def _call(
+    wrapped: Loader,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    load: RunningLoad,
+    ranks: Ranks,
+    before: preflight.Preflight,
+) -> Any:
     """Run DeepSpeed's loader; have the ranks agree that it came back on all of them."""
     bound = inspect.signature(wrapped).bind(*args, **kwargs)
     if load.request.tag is not None:
@@ -201,6 +217,9 @@ def _call(wrapped: Loader, args: tuple[Any, ...], kwargs: dict[str, Any], load: 
     said = None if error is None else f"{type(error).__name__}: {error}"[:1500]
     answer = _agree_after(ranks, said, returned[0] is None, error)
     if error is not None:
+        advice = trust.advice(error, [name for tree in before.files.values() for name in tree.names])
+        if advice:
+            log.add_note(error, f"dspatch: {advice}")
         log.add_note(error, f"dspatch: raised on {ranks.label} while tag {load.request.tag!r} was loaded")
         raise error
     if answer["problem"] is not None:
