@@ -125,9 +125,9 @@ def test_functions_without_source_have_no_value() -> None:
 
 
 def test_finding_a_function_in_a_file() -> None:
-    source = (
-        "try:\n    import fast\nexcept ImportError:\n    def f(a): pass\nif x:\n    def f(b, *, c): pass\nclass C:\n    f = 1\n"
-    )
+    lines = ["try:", "    import fast", "except ImportError:", "    def f(a): pass"]
+    lines += ["if x:", "    def f(b, *, c): pass", "class C:", "    f = 1", ""]
+    source = "\n".join(lines)
     found = body_in_source(source, "f")
     assert found is not None
     assert found.parameters == ("b", "c"), "the last definition counts"
