@@ -19,14 +19,14 @@ def with_dspatch(**settings: Any) -> Iterator[Any]:
     was_here = "dspatch" in sys.modules
     import dspatch
 
-    before = dspatch.settings().as_dict() if was_here else None
+    before = {name: value for name, value in dspatch.settings().as_dict().items() if name != "switch"}
     armed = was_here and any(row.state == "applied" for row in dspatch.status())
     dspatch.activate(**settings)
     try:
         yield dspatch
     finally:
         dspatch.deactivate()
-        if armed and before is not None:
+        if armed:
             dspatch.activate(**before)
 
 
