@@ -257,6 +257,7 @@ def _read_shard(facts: FileFacts, state: dict[str, Any]) -> None:
     if isinstance(mappings, list):
         facts.slices = [_slices(one) for one in mappings]
     facts.optimizer = _sharded_optimizer(state)
+    facts.ep_size = _ep_size(facts.optimizer)
 
 
 def _sharded_optimizer(state: dict[str, Any]) -> OptimizerFacts | None:

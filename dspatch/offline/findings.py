@@ -67,6 +67,7 @@ CATALOGUE: dict[str, Meaning] = {
     "state.missing": _error(INCOMPLETE, "state that a resume needs is in no file"),
     "state.shape": _error(DAMAGED, "optimizer state of another size than its parameters"),
     "counters.missing": _error(INCOMPLETE, "counters that a resume needs are in no file"),
+    "counters.step": Meaning(INFO, "", "the engine and the optimizer count different steps"),
     "scheduler.missing": _error(INCOMPLETE, "a scheduler was configured, and its state is in no file"),
     "weights.missing": _error(INCOMPLETE, "parameters are listed, and their weights are in no file"),
     "universal.missing": _error(INCOMPLETE, "a parameter of a universal checkpoint lacks files that others have"),

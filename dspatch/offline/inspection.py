@@ -91,7 +91,7 @@ def inspect(
     items = reading.plan(survey, chosen)
     records = reading.read_all(survey, items, progress)
     covered = check_deep(survey, items, records, check or Check(wish.threads, checking)) if wish.deep else None
-    return conclude(survey, wish, chosen, items, records, covered)
+    return conclude(survey, wish, chosen, items, records, covered, threads=wish.threads)
 
 
 def choose(survey: Survey, wish: Wish) -> list[str]:
@@ -115,7 +115,7 @@ def check_deep(survey: Survey, items: Sequence[reading.Item], records: Sequence[
 
 def conclude(
     survey: Survey, wish: Wish, chosen: Sequence[str], items: Sequence[reading.Item], records: Sequence[FileRecord],
-    covered: Covered | None, look_further: bool = True,
+    covered: Covered | None, look_further: bool = True, threads: int | None = None,
 ) -> Inspection:  # fmt: skip
     """Judge what was read.
 
@@ -123,7 +123,8 @@ def conclude(
         survey, chosen, items, records: of the same inspection; ``records`` in the order of ``items``.
         wish: what is asked for.
         covered: how far the deep check came.
-        look_further: read other tags to find the newest whole one.
+        look_further: read other tags to find the newest whole one, as deeply as those that were asked for.
+        threads: for that.
     """
     made = Inspection(survey, deep=covered)
     by_tag: dict[str, list[FileRecord]] = {}
@@ -135,7 +136,7 @@ def conclude(
         if listing is not None:
             made.tags.append(judge(listing, by_tag.get(name, []), survey, [*strays, *_others(by_tag, name)]))
     made.looked_at = {one.tag: one.verdict for one in made.tags}
-    _find_newest(made, strays, look_further)
+    _find_newest(made, strays, look_further, threads)
     made.findings = list(_about_folder(made, wish, chosen))
     made.verdict = _verdict(made)
     if wish.ranks is not None and wish.stage is not None and made.tags:
@@ -152,17 +153,28 @@ def _others(by_tag: dict[str, list[FileRecord]], name: str) -> list[FileRecord]:
     return [one for tag, records in by_tag.items() if tag != name and len(records) < 64 for one in records]
 
 
-def _find_newest(made: Inspection, strays: Sequence[FileRecord], look_further: bool) -> None:
-    survey = made.survey
+def _find_newest(made: Inspection, strays: Sequence[FileRecord], look_further: bool, threads: int | None) -> None:
+    survey, covered = made.survey, made.deep
+    judged = {one.tag: one for one in made.tags}
     for listing in survey.tags:
-        verdict = made.looked_at.get(listing.name)
-        if verdict is None and look_further:
-            items = [item for item in reading.plan(survey, [listing.name]) if not item.stray]
-            judged = judge(listing, reading.read_all(survey, items), survey, strays)
-            verdict = made.looked_at[listing.name] = judged.verdict
-        if verdict == WHOLE:
-            made.newest_whole = listing.name
+        name = listing.name
+        if name not in judged:
+            if not look_further or (covered is not None and covered.stopped):
+                continue
+            items = [item for item in reading.plan(survey, [name]) if not item.stray]
+            records = reading.read_all(survey, items)
+            if covered is not None and check_deep(survey, items, records, Check(threads)).stopped:
+                covered.stopped = True
+            judged[name] = judge(listing, records, survey, strays)
+            made.looked_at[name] = judged[name].verdict
+        if judged[name].verdict == WHOLE and (covered is None or not covered.stopped or _entirely(judged[name])):
+            made.newest_whole = name
             return
+
+
+def _entirely(judged: Judged) -> bool:
+    """Whether a deep check came to the end of every file of a tag."""
+    return all(one.deep is not None and one.deep["complete"] for one in judged.records)
 
 
 def _about_folder(made: Inspection, wish: Wish, chosen: Sequence[str]) -> list[Finding]:

@@ -67,9 +67,11 @@ def judge(listing: TagListing, records: Sequence[FileRecord], survey: Survey, st
     findings += _notes(listing, records)
     findings = _ordered(findings)
     verdict = worst(findings)
+    status = _status(records, laid, findings)
+    findings = _capped(findings)
     return Judged(
         listing.name, verdict, _why(findings, verdict), laid, list(records), findings,
-        _status(records, laid, findings), listing,
+        status, listing,
     )  # fmt: skip
 
 
@@ -113,7 +115,7 @@ def _missing(
     if state.never_written(records, laid) is not None:
         # No shard was ever written: the fault says so once, instead of a line for each rank.
         absent = [name for name in absent if (role := names.parse(name)) is None or role.kind != "shard"]
-    for number, name in enumerate(absent):
+    for name in absent:
         role = names.parse(name)
         rank = None if role is None else role.dp_rank
         stray = _fitting(name, listing, records, strays)
@@ -125,9 +127,6 @@ def _missing(
                 do=f"mv {_quoted(source)} {_quoted(target)}",
             )  # fmt: skip
             continue
-        if number >= _MOST_ALIKE:
-            yield Finding("file.missing", f"{len(absent) - number:,} more files are missing", listing.name)
-            return
         yield Finding(
             "file.missing", f"{name} is not there", listing.name, name, rank,
             expected=f"{len(laid.expected):,} files for {_ranks(laid)}", found=f"{len(laid.expected) - len(absent):,} of them",
@@ -186,14 +185,12 @@ def _too_many(records: Sequence[FileRecord], laid: Layout) -> Iterator[Finding]:
             )  # fmt: skip
         elif one.kind != "layer":
             stale.append(one)
-    for one in stale[:_MOST_ALIKE]:
+    for one in stale:
         yield Finding(
             "file.stale", f"{one.name} does not belong to a checkpoint of {_ranks(laid)}", one.tag, one.name, one.dp_rank,
             expected=f"files for {_ranks(laid)}", found="a file beyond that, left by an earlier save into the same tag",
             do="converters take it for a part of this tag: move it away",
         )  # fmt: skip
-    if len(stale) > _MOST_ALIKE:
-        yield Finding("file.stale", f"{len(stale) - _MOST_ALIKE:,} more files do not belong here", stale[0].tag)
 
 
 def _notes(listing: TagListing, records: Sequence[FileRecord]) -> Iterator[Finding]:
@@ -216,6 +213,19 @@ def _notes(listing: TagListing, records: Sequence[FileRecord]) -> Iterator[Findi
 def _ordered(findings: list[Finding]) -> list[Finding]:
     weight = {"error": 0, "warning": 1, "info": 2}
     return sorted(findings, key=lambda one: weight[one.severity])
+
+
+def _capped(findings: list[Finding]) -> list[Finding]:
+    """At most so many of one id, so that ten thousand empty files do not become ten thousand messages."""
+    kept: dict[str, list[Finding]] = {}
+    for one in findings:
+        kept.setdefault(one.id, []).append(one)
+    made: list[Finding] = []
+    for id, alike in kept.items():
+        made += alike[:_MOST_ALIKE]
+        if len(alike) > _MOST_ALIKE:
+            made.append(Finding(id, f"{len(alike) - _MOST_ALIKE:,} more files like this", alike[0].tag))
+    return made
 
 
 def _why(findings: Sequence[Finding], verdict: str) -> str:

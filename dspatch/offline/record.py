@@ -106,8 +106,9 @@ class FileRecord:
     deep: Json | None = None
 
     def as_json(self) -> Json:
-        """The record as plain data, without fields that say nothing."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, [], {}, "", False)}
+        """The record as plain data, without what a new record holds already."""
+        new = asdict(FileRecord("", "", -1))
+        return {name: value for name, value in asdict(self).items() if value != new[name]}
 
     @classmethod
     def from_json(cls, data: Json) -> FileRecord:

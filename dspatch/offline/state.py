@@ -72,6 +72,11 @@ def _optimizers(
         yield Finding(f"fault.{lost}", "no shard was written: no file of this tag holds optimizer state", tag,
                       expected="moments and masters", found="no shard of any rank", do=_OTHER_TAG, fault=lost)  # fmt: skip
     yield from _moments(listing, holders, models)
+    counted, taken = sorted({step for one in holders for step in _said(one)["steps"]}), _steps_taken(models)
+    # A step more is how some releases build their wrappers; more than that is an optimizer that began anew, or files of
+    # two saves, which only their values can tell apart.
+    if len(counted) == 1 and taken is not None and counted[0] not in (taken, taken + 1):
+        yield Finding("counters.step", f"the optimizer counts {counted[0]:g} steps, the engine {taken}", tag)
 
 
 def _moments(listing: TagListing, holders: Sequence[FileRecord], models: Sequence[FileRecord]) -> Iterator[Finding]:
@@ -83,9 +88,8 @@ def _moments(listing: TagListing, holders: Sequence[FileRecord], models: Sequenc
         said = _said(one)
         if said["elastic"] or not sum(said["masters"] or [1]):
             continue
-        lacking = [name for name in usual if name not in said["names"]] if usual else []
         bare = not said["names"] and not usual and bool(taken) and _has_betas(said)
-        if lacking or bare:
+        if bare or _lacks(one, [other for other in holders if other.mp_rank == one.mp_rank and other.kind == one.kind]):
             without.append(one)
         elif wrong := _wrong_states(one, said):
             yield Finding("state.shape", f"{one.name} {wrong}", tag, one.name, one.dp_rank,
@@ -113,6 +117,21 @@ def _moments(listing: TagListing, holders: Sequence[FileRecord], models: Sequenc
         yield Finding(
             "fault.G12", "ZenFlow keeps moments of the selected columns in no file", tag, do=_OTHER_TAG, fault=fault
         )
+
+
+def _lacks(one: FileRecord, alike: Sequence[FileRecord]) -> bool:
+    """Whether a file lacks moments that the files of other ranks have in the same place."""
+    said = _said(one)
+    others = [_said(other) for other in alike if other is not one]
+    if said["entries"] < max((other["entries"] for other in others), default=0):
+        return True
+    for at, states in enumerate(said["states"]):
+        wanted = {name for other in others if at < len(other["states"]) for name in other["states"][at]}
+        # Where a rank holds padding only it may have no state.
+        empty = at < len(said["masters"]) and not said["masters"][at]
+        if wanted - set(states) and not empty:
+            return True
+    return False
 
 
 def _partial_fault(config: dict[str, Any]) -> str:

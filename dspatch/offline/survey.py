@@ -134,7 +134,12 @@ def _find(path: Path, tag: str | None) -> Survey:
         path = path.resolve()
         note = f"{_shown(path.name)} is one file of the tag {_shown(path.parent.name)}, which is looked at here"
         return Survey(str(path.parent.parent), [note], path.parent.name)
-    if tag is None and tags.tag_info(path, "") is not None:
+    if (
+        tag is None
+        and tags.tag_info(path, "") is not None
+        and not (path / layout.LATEST).is_file()
+        and not _has_tags(path)
+    ):
         # `.` and `..` have no name of their own.
         path = path if path.name else path.resolve()
         note = f"{_shown(path)} is a tag folder; its checkpoint folder is {_shown(path.parent)}"

@@ -24,22 +24,24 @@ BUILDS: dict[str, dict[str, Any]] = {
 
 Saved = Callable[..., Path]
 
+#: What this session has saved, for all folders of tests that use the fixture.
+_MADE: dict[tuple[str, str, int, str], Path] = {}
+
 
 @pytest.fixture(scope="session")
 def saved(pools: Pools, tmp_path_factory: pytest.TempPathFactory) -> Saved:
     """``saved(role, build, world=2, **more)``: the folder of a checkpoint with two tags. Do not change it: copy it."""
-    made: dict[tuple[str, str, int, str], Path] = {}
 
     def folder(role: str, build: str, world: int = 2, **more: Any) -> Path:
         key = (role, build, world, repr(sorted(more.items())))
-        if key not in made:
-            made[key] = tmp_path_factory.mktemp(f"{role}-{build}")
+        if key not in _MADE:
+            _MADE[key] = tmp_path_factory.mktemp(f"{role}-{build}")
             results = pools.get(role, world).run(
-                "tests.checkpoint.saving:save", folder=str(made[key]), **{"more": 2, **BUILDS[build], **more}
+                "tests.checkpoint.saving:save", folder=str(_MADE[key]), **{"more": 2, **BUILDS[build], **more}
             )
             for result in results:
                 assert result.error is None, result.error.traceback
-        return made[key]
+        return _MADE[key]
 
     return folder
 
