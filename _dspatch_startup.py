@@ -74,18 +74,20 @@ class _Complaint:
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         """The real spec; loading it raises."""
-        if name != "deepspeed":
-            return None
-        import importlib.util
         import sys
         from _thread import get_ident
 
         thread = get_ident()
-        if thread in self.searching:  # asked by ourselves, below
+        if name != "deepspeed" or thread in self.searching:  # another finder that asks the others, as we do
             return None
         self.searching.add(thread)
+        spec = None
         try:
-            spec = importlib.util.find_spec(name)
+            # Nothing is imported here: Python holds the lock of all imports around a finder.
+            for finder in list(sys.meta_path):
+                find_spec = getattr(finder, "find_spec", None)
+                if spec is None and find_spec is not None and find_spec != self.find_spec:
+                    spec = find_spec(name, path, target)
         finally:
             self.searching.discard(thread)
         if spec is None or "dspatch" in sys.modules:  # imported since, with the variables corrected
@@ -97,7 +99,7 @@ class _Complaint:
                 return spec
             print("dspatch: DSPATCH is set, but dspatch is not installed here: loads are not checked", file=sys.stderr)
             return spec
-        spec.loader = self  # type: ignore[assignment]
+        spec.loader = self
         return spec
 
     def create_module(self, spec: object) -> object:

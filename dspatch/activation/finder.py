@@ -8,11 +8,12 @@ here.
 from __future__ import annotations
 
 import sys
-from _thread import allocate_lock, get_ident
+from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+    from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
@@ -22,22 +23,22 @@ NAME = "deepspeed"
 
 
 class FirstSight:
-    """Starts the engine once, just before ``deepspeed`` is imported, and is gone.
+    """Finds ``deepspeed`` as the other finders do, and has its loader start the engine just before its code runs.
 
-    An exception of the engine does not come out where somebody only looks whether deepspeed is installed, as many
-    libraries do; it is raised by the import, and again by each further one.
+    Nothing may be imported in ``find_spec``: Python holds the lock of all imports around it, and a thread that is in
+    the middle of an import which we need as well would wait for us while we wait for it. So it is the loader that
+    imports. That also leaves those alone who only look whether deepspeed is installed, as many libraries do.
 
     ``sys.meta_path`` is changed by single calls only: other threads put finders there, which must not get lost.
     """
 
     def __init__(self) -> None:
-        self._settings: Settings | None = None
-        self._lock = allocate_lock()
-        self._busy_thread = 0
+        self.settings: Settings | None = None
+        self._searching: set[int] = set()
 
     def wait(self, settings: Settings) -> None:
         """Be there for the next import; the engine gets these settings."""
-        self._settings = settings
+        self.settings = settings
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
@@ -52,43 +53,49 @@ class FirstSight:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec that the other finders have for deepspeed, those included that the engine has just added."""
-        if fullname != NAME or self._busy_thread == get_ident():
+        """The spec that the other finders have for deepspeed, with our loader around theirs."""
+        thread = get_ident()
+        if fullname != NAME or thread in self._searching:  # another finder that asks the others, as we do
             return None
-        from importlib.util import find_spec
-
-        # Others wait until the patches are armed. Nothing that is imported meanwhile imports deepspeed.
-        with self._lock:
-            self._busy_thread = get_ident()
-            try:
-                return self._seen(find_spec)
-            finally:
-                self._busy_thread = 0
-
-    def _seen(self, find_spec: Callable[[str], ModuleSpec | None]) -> ModuleSpec | None:
-        spec = find_spec(NAME)
-        if spec is None or self not in sys.meta_path or self._settings is None:
-            return spec  # not installed, or another thread was faster
+        self._searching.add(thread)
         try:
-            _start_engine(self._settings)
-        except Exception as error:
-            spec.loader = _Refusal(error)  # type: ignore[assignment]
-            return spec
-        self.leave()
-        return find_spec(NAME)
+            for finder in list(sys.meta_path):
+                find_spec = getattr(finder, "find_spec", None)
+                spec: ModuleSpec | None = find_spec(NAME, path, target) if find_spec and finder is not self else None
+                if spec is not None:
+                    if spec.loader is not None:  # else it is a folder without code
+                        spec.loader = _FirstLoader(spec.loader, self)  # type: ignore[assignment]
+                    return spec
+        finally:
+            self._searching.discard(thread)
+        return None
 
 
-class _Refusal:
-    """A loader that raises."""
+class _FirstLoader:
+    """Starts the engine, then runs deepspeed's code with the loader that it wraps. In all else it is that loader.
 
-    def __init__(self, error: Exception) -> None:
-        self._error = error
+    An exception of the engine is raised by the import, and again by each further one.
+    """
+
+    def __init__(self, loader: Loader, first_sight: FirstSight) -> None:
+        self._loader = loader
+        self._first_sight = first_sight
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        raise self._error
+        return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        raise self._error
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader  # nobody needs to see us afterwards
+        module.__loader__ = self._loader
+        settings = self._first_sight.settings
+        if settings is not None and self._first_sight in sys.meta_path:  # not deactivated since
+            _start_engine(settings)
+            self._first_sight.leave()
+        self._loader.exec_module(module)
 
 
 _FIRST_SIGHT = FirstSight()
@@ -99,8 +106,10 @@ def arm(settings: Settings) -> None:
     if NAME not in sys.modules:
         _FIRST_SIGHT.wait(settings)
     if NAME in sys.modules:  # also if another thread imported it just then
-        _FIRST_SIGHT.leave()
-        _start_engine(settings)
+        try:
+            _start_engine(settings)
+        finally:
+            _FIRST_SIGHT.leave()  # not before: that other thread would find nobody waiting, and nothing patched yet
 
 
 def disarm() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.environment import free_port, rank_environment
@@ -31,6 +33,50 @@ def test_one_wrapper(order: str, checkout: Environment) -> None:
 
 def test_without_dspatch_there_is_none(checkout: Environment) -> None:
     assert checkout.code("import deepspeed, look; print(look.guards())").out == "0\n"
+
+
+def test_looking_for_deepspeed_costs_nothing(checkout: Environment) -> None:
+    """Many libraries only want to know whether it is there."""
+    code = """
+import dspatch, importlib.util, importlib.machinery, look
+spec = importlib.util.find_spec("deepspeed")
+assert spec.name == "deepspeed" and spec.origin.endswith("__init__.py") and spec.loader.is_package("deepspeed")
+assert look.loaded() == [] and {row.state for row in dspatch.status()} == {"armed"}
+import deepspeed
+plain = importlib.machinery.SourceFileLoader
+assert type(deepspeed.__loader__) is type(deepspeed.__spec__.loader) is plain
+assert importlib.util.find_spec("deepspeed").loader is deepspeed.__loader__
+print(look.guards())
+"""
+    done = checkout.code(code)
+    assert done.out == "1\n", done.err
+
+
+def test_a_spec_that_was_found_before_deactivation(checkout: Environment) -> None:
+    code = """
+import dspatch, importlib.util, sys, look
+spec = importlib.util.find_spec("deepspeed")
+{}
+module = sys.modules["deepspeed"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+print(look.guards())
+"""
+    assert checkout.code(code.format("dspatch.deactivate()")).out == "0\n"
+    assert checkout.code(code.format("")).out == "1\n"
+
+
+def test_a_folder_named_deepspeed_without_code(checkout: Environment, tmp_path: Path) -> None:
+    """Not DeepSpeed, and no reason to wake up; the real one may be found later."""
+    (tmp_path / "deepspeed").mkdir()
+    code = """
+import dspatch, deepspeed, sys
+assert deepspeed.__file__ is None and "wrapt" not in sys.modules
+del sys.modules["deepspeed"]
+sys.path.append({!r})
+import deepspeed, look
+print(look.guards())
+"""
+    assert run([checkout.python, "-c", code.format(str(checkout.path[0]))], tmp_path, ROOT).out == "1\n"
 
 
 def test_the_finder_is_gone_after_the_import(checkout: Environment) -> None:
