@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -127,7 +128,8 @@ def built(base: Path, kind: str) -> Path:
 def unpacked_sdist(base: Path) -> Path:
     """The folder in the sdist."""
     folder = base / "unpacked"
-    shutil.unpack_archive(built(base, "sdist"), folder)
+    with tarfile.open(built(base, "sdist")) as archive:
+        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (found,) = folder.iterdir()
     return found
 
