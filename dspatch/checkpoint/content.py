@@ -33,6 +33,43 @@ def crc_of(buffer: Buffer, start: int = 0) -> int:
     return _fastest_crc32()(buffer, start)
 
 
+def crc_combined(first: int, second: int, length: int) -> int:
+    """CRC-32 of two runs of bytes after each other, from the checksum of each.
+
+    Args:
+        first: of the first run.
+        second: of the second run.
+        length: bytes of the second run.
+    """
+    # Zeros appended to the first run are a linear map of its register, so many of them are that map squared and squared
+    # again: zlib's crc32_combine, which Python does not have before 3.15.
+    odd = [0xEDB88320, *(1 << bit for bit in range(31))]  # one zero bit
+    even = _squared(odd)
+    odd = _squared(even)
+    while length:
+        even = _squared(odd)
+        if length & 1:
+            first = _times(even, first)
+        length >>= 1
+        odd = even
+    return first ^ second
+
+
+def _times(matrix: list[int], vector: int) -> int:
+    total = 0
+    for row in matrix:
+        if not vector:
+            break
+        if vector & 1:
+            total ^= row
+        vector >>= 1
+    return total
+
+
+def _squared(matrix: list[int]) -> list[int]:
+    return [_times(matrix, row) for row in matrix]
+
+
 @cache
 def crc_of_zeros(size: int) -> int:
     """CRC-32 of ``size`` bytes that are all zero."""
@@ -115,24 +152,28 @@ def crc_of_record(record: Record, progress: Callable[[int], object] | None = Non
     return crc
 
 
-def record_pieces(record: Record, chunk: int = CHUNK, descriptor: int | None = None) -> Iterator[memoryview]:
+def record_pieces(
+    record: Record, chunk: int = CHUNK, descriptor: int | None = None, start: int = 0, length: int | None = None
+) -> Iterator[memoryview]:
     """The bytes of a record in pieces of ``chunk`` bytes; the next piece overwrites the last.
 
     Args:
         record: from an ``Archive`` or a ``Tree``.
         chunk: bytes of a piece, the last one may be shorter.
         descriptor: of the opened file, for who reads many records of it; None: it is opened here.
+        start, length: a part of the record, in bytes; by default all of it.
 
     Raises:
         Damaged: the file ends before or cannot be read.
     """
+    size = record.size - start if length is None else length
     if descriptor is None:
-        yield from _pieces(record.path, record.offset, record.size, chunk)
+        yield from _pieces(record.path, record.offset + start, size, chunk)
         return
-    offset = record.locate(descriptor)
-    buffer = memoryview(bytearray(min(chunk, record.size)))
-    for done in range(0, record.size, chunk):
-        piece = buffer[: min(chunk, record.size - done)]
+    offset = record.locate(descriptor) + start
+    buffer = memoryview(bytearray(min(chunk, size)))
+    for done in range(0, size, chunk):
+        piece = buffer[: min(chunk, size - done)]
         read_into(record.path, descriptor, piece, offset + done)
         yield piece
 

@@ -180,6 +180,15 @@ def facts_of(tree: Tree) -> FileFacts:
     return facts
 
 
+def saved_as(tree: Tree) -> layout.FileRole | None:
+    """What the file was called when it was saved; None when it does not tell.
+
+    ``torch.save(obj, path)`` names the folder inside the archive after the file, and a copy or a rename keeps it. Files
+    that were written through a file object or under a temporary name tell nothing.
+    """
+    return layout.parse(f"{tree.archive.folder}.pt") if tree.archive is not None else None
+
+
 def rank_of(shard: FileFacts, model: FileFacts) -> list[int] | None:
     """Data-parallel ranks that a shard's own content fits, whatever its name says; None when it does not tell.
 

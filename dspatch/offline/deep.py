@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dspatch.checkpoint.archive import Record
-from dspatch.checkpoint.content import CHUNK, crc_of, record_pieces
+from dspatch.checkpoint.content import CHUNK, crc_combined, crc_of, record_pieces
 from dspatch.checkpoint.damage import Damaged
 from dspatch.checkpoint.files import opened
 from dspatch.checkpoint.shard import FileFacts, facts_of
@@ -26,8 +26,9 @@ from dspatch.offline.record import FileRecord, Models
 from dspatch.offline.rounding import disagreement
 from dspatch.offline.scan import Run, Scan
 
-#: Bytes of records that are one piece of work: large enough to be worth a thread's time, small enough to share out.
-_PORTION = 64 << 20
+#: Bytes that are one piece of work: large enough to be worth a thread's time, small enough to share out. Larger records
+#: are cut, and their checksums put together from those of the parts.
+_PORTION = 32 << 20
 #: Seconds between two reports of progress.
 _TICK = 0.1
 
@@ -51,6 +52,25 @@ class Covered:
 
 
 @dataclass(slots=True)
+class _Whole:
+    """A record whose parts come in, in any order: part -> checksum, bytes and scan."""
+
+    parts: int
+    seen: dict[int, tuple[int, int, Scan | None]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Part:
+    """One run of bytes of one record."""
+
+    record: Record
+    number: int = 0
+    parts: int = 1
+    start: int = 0
+    length: int = 0
+
+
+@dataclass(slots=True)
 class _Job:
     """One file being checked."""
 
@@ -64,6 +84,7 @@ class _Job:
     result: dict[str, Any] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     magnitudes: Counter[int] = field(default_factory=Counter)
+    cut: dict[int, _Whole] = field(default_factory=dict)
 
 
 class Check:
@@ -101,14 +122,14 @@ class Check:
         began = time.monotonic()
         models = Models()
         todo = [job for record, folder in files if (job := _job(record, folder, models)) is not None]
-        portions = [(job, part) for job in todo for part in _portions(job)]
-        portions.sort(key=lambda one: -sum(record.size for record in one[1]))
+        portions = [(job, portion) for job in todo for portion in _portions(job)]
+        portions.sort(key=lambda one: -sum(part.length for part in one[1]))
         self.covered = Covered(total=sum(_bytes(job) for job in todo), files=len(todo))
         with ThreadPoolExecutor(self.threads) as pool:
             pending: set[Future[None]] = set()
             try:
-                for job, part in portions:
-                    pending.add(pool.submit(self._portion, job, part))
+                for job, portion in portions:
+                    pending.add(pool.submit(self._portion, job, portion))
                 while pending:
                     done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
                     for one in done:
@@ -125,13 +146,14 @@ class Check:
             self._progress(self.covered.done, self.covered.total)
         return self.covered
 
-    def _portion(self, job: _Job, part: list[Record]) -> None:
+    def _portion(self, job: _Job, portion: list[_Part]) -> None:
         try:
             with opened(str(job.path)) as descriptor:
-                for record in part:
-                    self._record(job, record, descriptor)
-                if part and part[0] is next(iter(_records(job)), None) and job.tree.archive is not None:
-                    job.tree.archive.check_structure()
+                for part in portion:
+                    self._part(job, part, descriptor)
+            first = next(iter(_records(job)), None)
+            if job.tree.archive is not None and portion[0].record is first and portion[0].number == 0:
+                job.tree.archive.check_structure()
         except Damaged as error:
             with job.lock:
                 job.result.setdefault("damage", [error.kind, error.why])
@@ -140,16 +162,25 @@ class Check:
         with job.lock:
             job.left -= 1
 
-    def _record(self, job: _Job, record: Record, descriptor: int) -> None:
-        watched = job.watched.get(id(record))
-        scan = Scan(watched[2].dtype, job.runs(watched[2])) if watched is not None else None
+    def _part(self, job: _Job, part: _Part, descriptor: int) -> None:
+        record, watched = part.record, job.watched.get(id(part.record))
+        scan = None
+        if watched is not None:
+            scan = Scan(watched[2].dtype, job.runs(watched[2]), part.start // watched[2].itemsize)
         crc = 0
-        for piece in record_pieces(record, self._chunk, descriptor):
+        for piece in record_pieces(record, self._chunk, descriptor, part.start, part.length):
             if record.crc32 is not None:
                 crc = crc_of(piece, crc)
             if scan is not None:
                 scan.feed(piece)
             self._advance(job, len(piece))
+        if part.parts > 1:
+            with job.lock:
+                whole = job.cut.setdefault(id(record), _Whole(part.parts))
+                whole.seen[part.number] = (crc, part.length, scan)
+                if len(whole.seen) < whole.parts:
+                    return
+            crc, scan = _joined(whole)
         if record.crc32 is not None and crc != record.crc32:
             # Noted, not raised: the other records of the file are still worth looking at.
             why = f"was changed after it was written: the checksum of {record.name} differs"
@@ -231,16 +262,30 @@ def _bytes(job: _Job) -> int:
     return sum(record.size for record in _records(job))
 
 
-def _portions(job: _Job) -> list[list[Record]]:
-    portions: list[list[Record]] = []
+def _portions(job: _Job) -> list[list[_Part]]:
+    portions: list[list[_Part]] = []
     size = _PORTION
     for record in _records(job):
-        if size + record.size > _PORTION:
-            portions.append([])
-            size = 0
-        portions[-1].append(record)
-        size += record.size
+        count = max(1, -(-record.size // _PORTION))
+        for number in range(count):
+            start = number * _PORTION
+            part = _Part(record, number, count, start, min(_PORTION, record.size - start))
+            if size + part.length > _PORTION:
+                portions.append([])
+                size = 0
+            portions[-1].append(part)
+            size += part.length
     return portions
+
+
+def _joined(whole: _Whole) -> tuple[int, Scan | None]:
+    crc, _, scan = whole.seen[0]
+    for number in range(1, whole.parts):
+        more, length, other = whole.seen[number]
+        crc = crc_combined(crc, more, length)
+        if scan is not None and other is not None:
+            scan.add(other)
+    return crc, scan
 
 
 def _watched(facts: FileFacts) -> dict[int, tuple[str, str, TensorRef]]:

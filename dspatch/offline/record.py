@@ -146,7 +146,11 @@ def read(tag: str, folder: Path, name: str, size: int, models: Models) -> FileRe
     """
     made = blank(tag, name, size)
     try:
-        _fill(made, read_tree(folder / name), folder, models)
+        if made.kind == "model":
+            _fill(made, *models.load(folder / name), folder, models)
+        else:
+            tree = read_tree(folder / name)
+            _fill(made, tree, facts_of(tree), folder, models)
     except Damaged as error:
         made.damage = [error.kind, error.why]
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
@@ -156,34 +160,44 @@ def read(tag: str, folder: Path, name: str, size: int, models: Models) -> FileRe
 
 
 class Models:
-    """Facts of model files, kept while the shards that belong to them are read."""
+    """Trees and facts of model files, kept while the shards that belong to them are read."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, FileFacts | None] = {}
+        self._known: dict[Path, tuple[Tree, FileFacts] | Damaged] = {}
+
+    def load(self, path: Path) -> tuple[Tree, FileFacts]:
+        """Tree and facts of a model file, read once.
+
+        Raises:
+            Damaged: it cannot be read.
+        """
+        if path not in self._known:
+            if len(self._known) >= 8:
+                self._known.clear()
+            try:
+                tree = read_tree(path)
+                self._known[path] = (tree, facts_of(tree))
+            except Damaged as error:
+                self._known[path] = error
+        found = self._known[path]
+        if isinstance(found, Damaged):
+            raise found
+        return found
 
     def of(self, folder: Path, mp_rank: int) -> FileFacts | None:
         """The model file of a model-parallel rank (stages 0 to 2); None when there is none that can be read."""
         path = folder / layout.model_file(0, mp_rank)
-        if path not in self._known:
-            if len(self._known) > 64:
-                self._known.clear()
-            self._known[path] = self._read(path)
-        return self._known[path]
-
-    @staticmethod
-    def _read(path: Path) -> FileFacts | None:
         try:
-            return facts_of(read_tree(path)) if path.is_file() else None
-        except (Damaged, OSError, TypeError, ValueError, AttributeError, KeyError, IndexError):
+            return self.load(path)[1] if path.is_file() else None
+        except (Damaged, OSError, TypeError, ValueError, AttributeError, KeyError, IndexError, OverflowError):
             return None  # it gets a record, and a finding, of its own
 
 
-def _fill(made: FileRecord, tree: Tree, folder: Path, models: Models) -> None:
+def _fill(made: FileRecord, tree: Tree, facts: FileFacts, folder: Path, models: Models) -> None:
     made.dangerous = references.dangerous(tree.names)
     made.unknown = references.unknown(tree.names)[:_FEW]
     made.legacy = tree.archive is None
     made.torch_format = _torch_format(tree)
-    facts = facts_of(tree)
     for name in ("ds_version", "stage", "precision", "dp_world_size", "mp_world_size", "partition_count", "global_steps",
                  "global_samples", "skipped_steps", "has_scheduler", "num_experts", "ep_size", "round_robin"):  # fmt: skip
         setattr(made, name, getattr(facts, name))

@@ -32,6 +32,7 @@ class Scan:
     Args:
         dtype: of the tensor.
         runs: elements that belong to parameters, in order; None: all. Padding is uninitialised memory at times.
+        start: index of the first element that will be fed.
 
     Attributes:
         bad: number of elements that are NaN or infinite.
@@ -40,14 +41,22 @@ class Scan:
         magnitudes: exponent to the base of 2 -> how many elements of a sample have it.
     """
 
-    def __init__(self, dtype: str, runs: Sequence[Run] | None = None) -> None:
+    def __init__(self, dtype: str, runs: Sequence[Run] | None = None, start: int = 0) -> None:
         self._size, self._mask, self._code = _FORMS[dtype]
         self._dtype, self._runs = dtype, runs
-        self._at = 0
+        self._at = start
         self.bad = 0
         self.first_bad: int | None = None
         self.zero = True
         self.magnitudes: Counter[int] = Counter()
+
+    def add(self, other: Scan) -> None:
+        """Take in what another scan has seen of the same tensor."""
+        self.bad += other.bad
+        seen = [one for one in (self.first_bad, other.first_bad) if one is not None]
+        self.first_bad = min(seen, default=None)
+        self.zero = self.zero and other.zero
+        self.magnitudes.update(other.magnitudes)
 
     @staticmethod
     def knows(dtype: str) -> bool:
@@ -68,12 +77,10 @@ class Scan:
     def _quick(self, piece: memoryview, numpy: ModuleType) -> bool:
         if self._dtype in ("float32", "float64"):
             values = numpy.frombuffer(piece, self._dtype)
-            # One pass: the sum is finite unless an element is not, or it overflows, and then each one is looked at.
             with numpy.errstate(all="ignore"):
-                total = float(numpy.add.reduce(values))
-            if self.zero:
-                self.zero = total == 0 and not values.any()
-            return not (float("-inf") < total < float("inf"))
+                low, high = float(values.min()), float(values.max())  # NaN if there is one
+            self.zero = self.zero and low == high == 0
+            return not (low > float("-inf") and high < float("inf"))
         bits = numpy.frombuffer(piece, numpy.uint16) & numpy.uint16(0x7FFF)
         largest = int(bits.max())
         self.zero = self.zero and largest == 0

@@ -1,0 +1,98 @@
+"""What `dspatch inspect` costs: the inventory <= 5 ms a shard whatever its size; --deep >= 80 % of bare checksums."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dspatch.checkpoint.content import CHUNK, crc_of
+from dspatch.checkpoint.files import read_into
+from dspatch.offline import reading
+from dspatch.offline.deep import Check
+from dspatch.offline.record import Models, read
+from dspatch.offline.survey import look
+from tests.support.pool import Pools
+from tests.support.results import values
+
+_ROUNDS = 9
+
+_MODELS: dict[str, dict[str, Any]] = {
+    "small": {"width": 17, "depth": 2},
+    "large": {"width": 1500, "depth": 24},
+    "1,000 parameters": {"width": 17, "depth": 500},
+}
+
+
+def _saved(pools: Pools, folder: Path, stage: int, model: dict[str, Any]) -> Path:
+    values(pools.get("newest", 2).run("tests.checkpoint.saving:save", timeout=300, folder=str(folder), steps=1, stage=stage,
+                                      model=model))  # fmt: skip
+    return folder
+
+
+@pytest.mark.parametrize("name", _MODELS)
+@pytest.mark.parametrize("stage", [2, 3])
+def test_inventory(pools: Pools, tmp_path: Path, stage: int, name: str) -> None:
+    survey = look(_saved(pools, tmp_path / "run", stage, _MODELS[name]))
+    items = reading.plan(survey, [survey.tags[0].name])
+    shards = [one for one in items if one.name.endswith("optim_states.pt")]
+    taken: dict[str, list[float]] = {}
+    for _ in range(_ROUNDS):
+        models = Models()
+        for one in sorted(items, key=lambda one: one.name, reverse=True):  # model files first, as shards need them
+            began = time.perf_counter()
+            read(one.tag, reading.folder_of(survey, one.tag), one.name, one.size, models)
+            taken.setdefault(one.name, []).append((time.perf_counter() - began) * 1000)
+    each = {one.name: statistics.median(taken[one.name]) for one in items}
+    shard = max(each[one.name] for one in shards)
+    model = max(value for one, value in each.items() if one.endswith("model_states.pt"))
+    size = max(one.size for one in shards) / 1e6
+    print(f"\nZeRO-{stage}, {name}: {shard:.2f} ms a shard of {size:.1f} MB (target 5), {model:.2f} ms a model file")
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_deep(pools: Pools, tmp_path: Path, stage: int) -> None:
+    """The page cache is warm; bare is zlib_ng.crc32 over the same files, read in the same pieces by as many threads."""
+    survey = look(_saved(pools, tmp_path / "run", stage, _MODELS["large"]))
+    items = reading.plan(survey, [survey.tags[0].name])
+    files = [reading.folder_of(survey, one.tag) / one.name for one in items]
+    total = sum(path.stat().st_size for path in files)
+    threads = Check().threads
+    bare, deep = [], []
+    for _ in range(_ROUNDS):
+        bare.append(_bare(files, threads))
+        records = reading.read_all(survey, items)
+        began = time.perf_counter()
+        Check().run([(record, reading.folder_of(survey, record.tag)) for record in records])
+        deep.append(time.perf_counter() - began)
+    one, other = statistics.median(bare), statistics.median(deep)
+    print(f"\nZeRO-{stage}, {total / 1e6:.0f} MB, {threads} threads: deep {total / other / 1e9:.2f} GB/s, bare checksums "
+          f"{total / one / 1e9:.2f} GB/s: {one / other:.0%} (target 80 %)")  # fmt: skip
+
+
+def _bare(files: list[Path], threads: int) -> float:
+    portions = [(path, at) for path in files for at in range(0, path.stat().st_size, 64 << 20)]
+
+    def one(portion: tuple[Path, int]) -> int:
+        path, start = portion
+        buffer, crc = memoryview(bytearray(CHUNK)), 0
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            end = min(start + (64 << 20), os.fstat(descriptor).st_size)
+            for at in range(start, end, CHUNK):
+                piece = buffer[: min(CHUNK, end - at)]
+                read_into(str(path), descriptor, piece, at)
+                crc = crc_of(piece, crc)
+        finally:
+            os.close(descriptor)
+        return crc
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(one, portions))
+    return time.perf_counter() - began
