@@ -13,7 +13,7 @@ from typing import Any
 
 from dspatch.checkpoint import layout, tags
 from dspatch.checkpoint.damage import Damaged
-from dspatch.checkpoint.shard import FileFacts, facts_of, rank_of
+from dspatch.checkpoint.shard import FileFacts, facts_of, rank_of, saved_as
 from dspatch.checkpoint.unpickle import Tree, read_tree
 from dspatch.errors import explain, shorten
 from dspatch.live.attributes import class_names, flag, rank_in
@@ -207,7 +207,7 @@ def _read_files(engine: Any, found: Preflight) -> Refusal | None:
         except OSError as error:
             return Refusal(REFUSED, explain("a file of this tag cannot be read", found=str(error.strerror),
                                             where=str(path)))  # fmt: skip
-    return _does_not_fit(found, stage, dp_rank, dp_size, sharded)
+    return _does_not_fit(engine, found, stage, dp_rank, dp_size, sharded)
 
 
 def _other_name(path: Path) -> Path | None:
@@ -287,15 +287,54 @@ def _world_changed(saved: int, now: int, folder: Path) -> str:
     )
 
 
-def _does_not_fit(found: Preflight, stage: int, dp_rank: int, dp_size: int, sharded: bool) -> Refusal | None:
+def _does_not_fit(engine: Any, found: Preflight, stage: int, dp_rank: int, dp_size: int, sharded: bool) -> Refusal | None:
     model = facts_of(found.files["model"])
     folder = Path(found.request.folder, found.request.tag or "")
+    for one in found.files.values():
+        if (refusal := _renamed(one)) is not None:
+            return refusal
+    if (refusal := _no_scheduler(engine, found)) is not None:
+        return refusal
     tree = found.files.get("shard")
     if tree is None:
         return None
     if sharded and model.dp_world_size not in (None, dp_size):
         return Refusal(REFUSED, _world_changed(model.dp_world_size or 0, dp_size, folder))
     return _foreign_shard(facts_of(tree), model, dp_rank)
+
+
+def _renamed(tree: Tree) -> Refusal | None:
+    """A file that was saved under the name of another rank. At stage 3 nothing else in a shard tells its rank."""
+    was, now = saved_as(tree), layout.parse(os.path.basename(tree.path))
+    if was is None or now is None or (was.kind, was.dp_rank, was.mp_rank) == (now.kind, now.dp_rank, now.mp_rank):
+        return None
+    return Refusal(
+        REFUSED,
+        explain(
+            "a file has the name of one rank and the content of another",
+            expected=f"what was saved as {os.path.basename(tree.path)}",
+            found=f"what was saved as {tree.archive.folder if tree.archive else ''}.pt",
+            where=tree.path,
+            do="restore the file from where it was copied; files of one tag were mixed up",
+        ),
+    )
+
+
+def _no_scheduler(engine: Any, found: Preflight) -> Refusal | None:
+    """DeepSpeed hands the scheduler what the file holds, which then is None (``DeepSpeedEngine._load_checkpoint``)."""
+    saved = found.files["model"].get(("lr_scheduler",))
+    if "lr_scheduler" not in found.request.asked or engine.lr_scheduler is None or saved is not None:
+        return None
+    return Refusal(
+        REFUSED,
+        explain(
+            "the checkpoint holds no scheduler, and this engine has one",
+            expected="the state of the LR scheduler",
+            found="none in the model file",
+            where=found.files["model"].path,
+            do="load_lr_scheduler_states=False keeps this run's own schedule",
+        ),
+    )
 
 
 def _foreign_shard(shard: FileFacts, model: FileFacts, dp_rank: int) -> Refusal | None:

@@ -118,12 +118,21 @@ def _perform(rank: int, job: Job) -> RankResult:
     with _listening(recorder), _variables(job.environ):
         try:
             module, _, function = job.target.partition(":")
-            value = getattr(importlib.import_module(module), function)(**job.kwargs)
+            value = getattr(_scenarios(module), function)(**job.kwargs)
         except BaseException as raised:
             error = _described(raised, "raised")
             # The frames hold engines; they would live until the next scenario and cost its memory.
             traceback.clear_frames(raised.__traceback__)
     return RankResult(rank, value, error, tuple(recorder.lines), time.monotonic() - started)
+
+
+def _scenarios(name: str) -> Any:
+    """The module; one that imports a part of dspatch for its own use must not arm it in ranks that came up without."""
+    was_here = "dspatch" in sys.modules
+    module = importlib.import_module(name)
+    if not was_here and "dspatch" in sys.modules:
+        sys.modules["dspatch"].deactivate()
+    return module
 
 
 def _still_in_step(rank: int, number: int) -> RankResult:
