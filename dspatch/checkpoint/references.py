@@ -6,6 +6,7 @@ trusts its files, so a name that reaches the operating system, the interpreter o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 #: Packages and modules with nothing that a checkpoint needs, and with something that runs, opens or loads.
@@ -19,7 +20,8 @@ _DANGEROUS_MODULES = frozenset((
     "runpy", "setuptools", "shelve", "shutil", "signal", "site", "smtplib", "socket", "socketserver", "sqlite3", "ssl",
     "subprocess", "sys", "tarfile", "telnetlib", "tempfile", "test", "thread", "threading", "timeit", "trace", "traceback",
     "types", "unittest", "urllib", "urllib2", "venv", "webbrowser", "weakref", "xmlrpc", "zipfile", "zipimport",
-    "torch.hub", "torch.jit", "torch.utils.cpp_extension", "torch.utils._config_module", "torch._dynamo", "torch._inductor",
+    "torch.hub", "torch.jit", "torch.utils.bottleneck", "torch.utils.collect_env", "torch.utils.data.datapipes",
+    "torch.utils.cpp_extension", "torch.utils._config_module", "torch._dynamo", "torch._inductor",
     "torch.distributed", "torch.multiprocessing", "torch.package", "torch.fx", "numpy.testing", "numpy.f2py",
     "numpy.distutils", "numpy.lib", "numpy.ctypeslib",
 ))  # fmt: skip
@@ -32,20 +34,34 @@ _SAFE_BUILTINS = frozenset((
 
 #: Single functions of packages that are otherwise harmless.
 _DANGEROUS_NAMES = frozenset((
-    "torch.load", "torch.save", "torch.compile", "torch.storage._load_from_bytes", "torch.serialization.load",
-    "torch.serialization.save", "torch._utils._import_dotted_name", "torch.ops.load_library", "torch.classes.load_library",
+    "torch.load", "torch.save", "torch.compile", "torch.storage._load_from_bytes",
+    "torch._utils._import_dotted_name", "torch.ops.load_library", "torch.classes.load_library",
     "torch.from_file", "torch.set_num_threads", "numpy.load", "numpy.save", "numpy.fromfile", "numpy.memmap",
     "numpy.loadtxt", "numpy.genfromtxt", "numpy.savetxt", "functools.partial", "functools.reduce",
     "collections.abc.Callable", "pathlib.os", "copyreg.add_extension", "copy_reg.add_extension",
 ))  # fmt: skip
 
-#: What torch, DeepSpeed and plain Python values need.
-_KNOWN_PACKAGES = frozenset(("torch", "deepspeed", "numpy", "collections", "datetime", "decimal", "fractions", "uuid"))
-_KNOWN_NAMES = frozenset((
-    "_codecs.encode", "copyreg._reconstructor", "copy_reg._reconstructor", "copyreg.__newobj__", "argparse.Namespace",
-    "pathlib.Path", "pathlib.PosixPath", "pathlib.PurePath", "pathlib.PurePosixPath", "pathlib.WindowsPath",
-    "enum.Enum", "random.Random",
-))  # fmt: skip
+#: Modules of which only these names are harmless.
+_SAFE_OF_MODULE = {
+    **dict.fromkeys(_BUILTINS, _SAFE_BUILTINS),
+    "uuid": frozenset(("UUID", "SafeUUID")),
+    "torch.serialization": frozenset(("_get_layout",)),
+}
+
+#: What torch, DeepSpeed and plain Python values need; everything else is unknown.
+_KNOWN = re.compile(r"""
+    torch\.(\w+Storage|Size|device|Tensor|Generator|layout|dtype|memory_format|finfo|iinfo|u?int\d+|b?float\d+\w*|complex\d+
+        |bool|half|double|q?u?int\d+\w*|strided|sparse_\w+|contiguous_format|preserve_format|channels_last\w*)
+    |torch\._utils\._rebuild_\w+|torch\._tensor\._rebuild_\w+|torch\.serialization\._get_layout
+    |torch\.storage\.(UntypedStorage|TypedStorage)|torch\.nn\.parameter\.(Parameter|Buffer)|torch\.nn\.Parameter
+    |deepspeed\.(runtime|checkpoint|utils|moe)\..+
+    |numpy\.(ndarray|dtype|bool_?|u?int\d+|float\d+|complex\d+)|numpy\.(core|_core)\.(multiarray|numeric)\._?\w+
+    |numpy\.random\.(_pickle\.\w+|_mt19937\.MT19937|_pcg64\.PCG64|bit_generator\.\w+)
+    |collections\.(OrderedDict|defaultdict|Counter|deque)
+    |datetime\.\w+|decimal\.Decimal|fractions\.Fraction|uuid\.(UUID|SafeUUID)
+    |_codecs\.encode|copyreg\._reconstructor|copy_reg\._reconstructor|copyreg\.__newobj__|argparse\.Namespace
+    |pathlib\.(_local\.)?\w*Path|enum\.Enum|random\.Random
+""", re.VERBOSE)  # fmt: skip
 
 Name = tuple[str, str]
 
@@ -62,22 +78,21 @@ def unknown(names: Iterable[Name]) -> list[str]:
 
 def _is_dangerous(name: Name) -> bool:
     module, called = name
+    if module in _SAFE_OF_MODULE:
+        return called not in _SAFE_OF_MODULE[module]
     parts = module.split(".")
-    if parts[0] in _BUILTINS:
-        return called not in _SAFE_BUILTINS
     # A dotted name walks attributes: `collections` with `namedtuple.__globals__` reaches anything.
     if any(part.startswith("__") for part in called.split(".")):
-        return _full(name) not in _KNOWN_NAMES
+        return not _is_known(name)
     if any(".".join(parts[:length]) in _DANGEROUS_MODULES for length in range(1, len(parts) + 1)):
         return True
     return _full(name) in _DANGEROUS_NAMES
 
 
 def _is_known(name: Name) -> bool:
-    module, called = name
-    if module in _BUILTINS:
-        return called in _SAFE_BUILTINS
-    return module.split(".")[0] in _KNOWN_PACKAGES or _full(name) in _KNOWN_NAMES
+    if name[0] in _SAFE_OF_MODULE:
+        return name[1] in _SAFE_OF_MODULE[name[0]]
+    return _KNOWN.fullmatch(_full(name)) is not None
 
 
 def _full(name: Name) -> str:
