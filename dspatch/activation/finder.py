@@ -72,9 +72,10 @@ class FirstSight:
 
 
 class _FirstLoader:
-    """Starts the engine, then runs deepspeed's code with the loader that it wraps. In all else it is that loader.
+    """Starts the engine, then has the loader that it wraps load deepspeed. In all else it is that loader.
 
-    An exception of the engine is raised by the import, and again by each further one.
+    An exception of the engine is raised by the import, and again by each further one: before there is a module, since
+    other threads that import it at the same time would take an empty one for the result.
     """
 
     def __init__(self, loader: Loader, first_sight: FirstSight) -> None:
@@ -85,17 +86,20 @@ class _FirstLoader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        settings = self._first_sight.settings
+        if settings is not None and self._first_sight in sys.meta_path:  # not deactivated since
+            _start_engine(settings)
+            self._first_sight.leave()
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader  # nobody needs to see us afterwards
         module.__loader__ = self._loader
-        settings = self._first_sight.settings
-        if settings is not None and self._first_sight in sys.meta_path:  # not deactivated since
-            _start_engine(settings)
-            self._first_sight.leave()
         self._loader.exec_module(module)
+        wrapt = sys.modules.get("wrapt")
+        if wrapt is not None:  # hooks on deepspeed itself came too late for wrapt's own finder
+            wrapt.notify_module_loaded(module)
 
 
 _FIRST_SIGHT = FirstSight()

@@ -65,6 +65,26 @@ print(look.guards())
     assert checkout.code(code.format("")).out == "1\n"
 
 
+def test_what_hangs_on_deepspeed_itself_is_told(checkout: Environment) -> None:
+    """A patch could sit in the package's own `__init__`, and other tools' hooks must be called once."""
+    code = """
+import dspatch, wrapt
+told = []
+wrapt.register_post_import_hook(lambda module: told.append("theirs"), "deepspeed")
+from dspatch.patching.imports import ImportWatch
+from dspatch.activation import finder
+start = finder._start_engine
+def starting(settings):
+    start(settings)
+    ImportWatch(lambda module: told.append("ours")).watch("deepspeed")
+finder._start_engine = starting
+import deepspeed
+print(*sorted(told))
+"""
+    done = checkout.code(code)
+    assert done.out == "ours theirs\n", done.err
+
+
 def test_a_folder_named_deepspeed_without_code(checkout: Environment, tmp_path: Path) -> None:
     """Not DeepSpeed, and no reason to wake up; the real one may be found later."""
     (tmp_path / "deepspeed").mkdir()
