@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -199,13 +200,10 @@ def _about_folder(made: Inspection, wish: Wish, chosen: Sequence[str]) -> list[F
 
 def _about_latest(made: Inspection, chosen: Sequence[str]) -> list[Finding]:
     survey, found = made.survey, []
-    way_out = (
-        f"name a whole tag: printf %s {made.newest_whole} > latest" if made.newest_whole else "pass a tag to the load"
-    )
     for name, latest in (("latest", survey.latest), ("latest_universal", survey.latest_universal)):
         if latest is None:
             continue
-        tag = latest["tag"]
+        tag, way_out = latest["tag"], _name_another(made, name)
         if latest["problem"] is not None:
             found.append(Finding("latest.wrong", f"`{name}` {_shown(latest['problem'])}", file=name,
                                  expected="the name of a tag", found=_shown(latest["problem"]), do=way_out))  # fmt: skip
@@ -223,8 +221,15 @@ def _about_latest(made: Inspection, chosen: Sequence[str]) -> list[Finding]:
                                  file=name))  # fmt: skip
     if survey.latest is None and survey.latest_universal is None:
         found.append(Finding("latest.absent", "there is no `latest`: a load without a tag finds nothing",
-                             expected="a file `latest` with the name of a tag", found="none", do=way_out))  # fmt: skip
+                             expected="a file `latest` with the name of a tag", found="none",
+                             do=_name_another(made, "latest")))  # fmt: skip
     return found
+
+
+def _name_another(made: Inspection, name: str) -> str:
+    if made.newest_whole is None:
+        return "no tag is whole: look for a copy of the checkpoint"
+    return f"printf %s {shlex.quote(made.newest_whole)} > {shlex.quote(f'{made.survey.folder}/{name}')}"
 
 
 def _is_universal(made: Inspection) -> bool:

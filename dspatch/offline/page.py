@@ -30,6 +30,7 @@ h1{font-size:1.3rem;margin:.2rem 0}h2{font-size:1.1rem;margin:2rem 0 .3rem}h3{fo
 .verdict{font-weight:700;font-size:1.15rem}
 table{border-collapse:collapse;width:100%;display:block;overflow-x:auto}
 th,td{text-align:left;padding:.2rem .7rem .2rem 0;border-bottom:1px solid var(--line);vertical-align:top}
+th{overflow-wrap:normal}th.number{text-align:right}
 td.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(8.5rem,1fr));gap:.4rem;padding:0;list-style:none}
 .grid li{border:2px solid var(--good);border-radius:.4rem;padding:.3rem .5rem;font-size:.85rem;line-height:1.3}
@@ -182,9 +183,12 @@ def _bars(counted: Mapping[str, int]) -> str:
 
 
 def _table(head: Sequence[str], rows: Any, numbers: Sequence[int] = ()) -> str:
-    body = "".join("<tr>" + "".join(f'<td{" class=number" if at in numbers else ""}>{_text(cell)}</td>'
-                                    for at, cell in enumerate(row)) + "</tr>" for row in rows)  # fmt: skip
-    return f"<table><tr>{''.join(f'<th>{_text(one)}</th>' for one in head)}</tr>{body}</table>"
+    return f"<table>{_row('th', head, numbers)}{''.join(_row('td', row, numbers) for row in rows)}</table>"
+
+
+def _row(tag: str, cells: Sequence[object], numbers: Sequence[int]) -> str:
+    kinds = (' class="number"' if at in numbers else "" for at in range(len(cells)))
+    return f"<tr>{''.join(f'<{tag}{kind}>{_text(one)}</{tag}>' for kind, one in zip(kinds, cells, strict=True))}</tr>"
 
 
 def _definitions(rows: Any) -> str:

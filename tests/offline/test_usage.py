@@ -282,6 +282,32 @@ def test_the_page_needs_nothing_and_says_everything(copied: Copied, tmp_path: Pa
         assert one in words
 
 
+_BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(_BROWSER is None, reason="no Chromium here")
+@pytest.mark.parametrize("width", [390, 1100])
+def test_the_page_fits_a_phone_and_a_desk(width: int, copied: Copied, tmp_path: Path) -> None:
+    folder = copied("newest", "z2-rich")
+    damage.shard(folder / "global_step5", 1).unlink()
+    page = tmp_path / "page.html"
+    run(str(folder), "--deep", "--all", "--html", str(page))
+    # A browser measures it: the page itself has no script, so the test adds one.
+    measure = "<script>document.title='w'+document.documentElement.scrollWidth+' '+innerWidth</script></body>"
+    page.write_text(page.read_text(encoding="utf-8").replace("</body>", measure), encoding="utf-8")
+    command = [
+        str(_BROWSER),
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ]
+    command += [f"--window-size={width},2000", "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    needed, there = map(int, done.stdout.split("<title>w")[1].split("<")[0].split())
+    assert needed <= there
+
+
 def test_a_page_that_cannot_be_written(saved: Saved, tmp_path: Path) -> None:
     code, output, errors = run(str(saved("newest", "z2-bf16")), "--html", str(tmp_path / "no" / "page.html"))
     assert (code, output) == (3, "") and "cannot be written" in errors
