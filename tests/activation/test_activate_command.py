@@ -183,9 +183,12 @@ def test_an_interpreter_that_cannot_be_asked(env: Environment) -> None:
 
 def test_left_over_after_the_editable_install_is_gone(env: Environment) -> None:
     """pip does not know these files; they say one line to those who ask for dspatch."""
-    env.dspatch("activate")
+    env.dspatch("activate", "--sitecustomize")
     env.pip("uninstall", "--yes", "--quiet", "dspatch")
     done = env.code(LOOK, DSPATCH="1")
     assert (done.code, done.out) == (0, "0\n")
     assert done.err.count("dspatch is not installed here") == 1
     assert env.code(LOOK).err == ""
+    (env.site / "_dspatch_startup.py").unlink()
+    done = env.code(LOOK, DSPATCH="1")
+    assert (done.code, done.out, done.err) == (0, "0\n", "")

@@ -40,6 +40,24 @@ def test_on_and_off_around_the_import(checkout: Environment) -> None:
     )
 
 
+def test_again_with_the_same_settings_touches_nothing(checkout: Environment) -> None:
+    """Another thread may be loading just now."""
+    code(
+        checkout,
+        """
+        import deepspeed, importlib
+        wrapper = lambda: vars(deepspeed.runtime.engine.DeepSpeedEngine)["load_checkpoint"]
+        before = wrapper()
+        dspatch.activate()
+        assert wrapper() is before
+        dspatch.activate(mode="warn")
+        assert wrapper() is not before, "put on anew, with the new settings"
+        importlib.reload(dspatch)
+        assert dspatch.settings().mode == "warn", "a reload changes nothing"
+        """,
+    )
+
+
 def test_the_very_objects_come_back(checkout: Environment) -> None:
     code(
         checkout,

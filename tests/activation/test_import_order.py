@@ -65,12 +65,31 @@ print(look.guards())
     assert checkout.code(code.format("")).out == "1\n"
 
 
-def test_what_hangs_on_deepspeed_itself_is_told(checkout: Environment) -> None:
+ASKING = """
+import sys
+class Asking:
+    def find_spec(self, name, path=None, target=None):
+        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        return next(filter(None, found), None) if name == "deepspeed" else None
+sys.meta_path.insert(0, Asking())
+"""
+
+
+@pytest.mark.parametrize("order", [f"{ASKING}\nimport dspatch", f"import dspatch\n{ASKING}"])
+def test_another_finder_that_asks_all_others(order: str, checkout: Environment) -> None:
+    done = checkout.code(f"{order}\nimport deepspeed, look; print(look.guards())")
+    assert done.out == "1\n", done.err
+
+
+@pytest.mark.parametrize(
+    "theirs", ["", "wrapt.register_post_import_hook(lambda module: told.append('theirs'), 'deepspeed')"]
+)
+def test_what_hangs_on_deepspeed_itself_is_told(theirs: str, checkout: Environment) -> None:
     """A patch could sit in the package's own `__init__`, and other tools' hooks must be called once."""
-    code = """
+    code = f"""
 import dspatch, wrapt
 told = []
-wrapt.register_post_import_hook(lambda module: told.append("theirs"), "deepspeed")
+{theirs}
 from dspatch.patching.imports import ImportWatch
 from dspatch.activation import finder
 start = finder._start_engine
@@ -82,7 +101,7 @@ import deepspeed
 print(*sorted(told))
 """
     done = checkout.code(code)
-    assert done.out == "ours theirs\n", done.err
+    assert done.out == ("ours theirs\n" if theirs else "ours\n"), done.err
 
 
 def test_a_folder_named_deepspeed_without_code(checkout: Environment, tmp_path: Path) -> None:

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from dspatch.activation.sites import PRIVATE_SITE
+from tests.support import installs
 from tests.support.installs import Environment
+from tests.support.paths import ROOT
 
 NOTE = "import builtins; builtins.noted = [*getattr(builtins, 'noted', []), {!r}]\n"
 LOOK = "import deepspeed, look; print(look.guards(), *globals()['__builtins__'].__dict__.get('noted', ['nobody']))"
@@ -81,6 +84,13 @@ def test_nested_runs_run_it_once(editable: Environment, tmp_path: Path) -> None:
     theirs = with_sitecustomize(editable, tmp_path / "theirs", NOTE.format("theirs"))
     inner = [str(theirs.python), "-m", "dspatch", "run", "--", str(theirs.python), "-c", LOOK]
     assert theirs.dspatch("run", "--", *inner).out == "1 theirs\n"
+
+
+def test_our_folder_under_another_name_is_not_run_again(editable: Environment, tmp_path: Path) -> None:
+    theirs = with_sitecustomize(editable, tmp_path / "theirs", NOTE.format("theirs"))
+    link = tmp_path / "link"
+    link.symlink_to(installs.editable_tree(editable.folder.parent) / PRIVATE_SITE.relative_to(ROOT))
+    assert under_run(replace(theirs, path=(link, *theirs.path))) == "1 theirs\n"
 
 
 def test_the_kill_switch_leaves_it_to_python(editable: Environment, tmp_path: Path) -> None:

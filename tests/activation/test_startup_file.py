@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.activation.test_import_order import ASKING
 from tests.support.installs import Environment, run
 
 LOOK = "import deepspeed, look; print(look.guards())"
@@ -93,6 +94,15 @@ def test_a_broken_dspatch_stops_deepspeed_only(file: str, wheel: Environment, tm
     done = broken.code(LOOK, DSPATCH="1")
     assert done.code == 1 and "RuntimeError: broken on purpose" in done.err
     assert broken.code(LOOK).out == "0\n"
+
+
+def test_a_broken_dspatch_and_another_finder_that_asks_all_others(wheel: Environment, tmp_path: Path) -> None:
+    broken = wheel.copy(tmp_path / "env")
+    (broken.site / "dspatch" / "settings.py").write_text("raise RuntimeError('broken on purpose')\n")
+    for code in (ASKING, ""):
+        done = broken.code(f"{code}\nimport deepspeed", DSPATCH="1")
+        assert done.code == 1 and "RuntimeError: broken on purpose" in done.err
+    assert broken.code(f"{ASKING}\nimport deepspeed").code == 0
 
 
 def test_a_broken_dspatch_stops_every_thread(wheel: Environment, tmp_path: Path) -> None:
