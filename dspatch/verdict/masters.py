@@ -15,7 +15,9 @@ def refresh_masters(engine: Any) -> None:
     Raises:
         DspatchError: the engine's optimizer keeps no masters that could be refreshed.
     """
-    refresh = getattr(engine.optimizer, "refresh_fp32_params", None)
+    # ZeRO-3 has the function that ZeRO-1/2's `refresh_fp32_params` calls, under its own name only.
+    names = ("refresh_fp32_params", "_restore_from_bit16_weights")
+    refresh = next((found for name in names if (found := getattr(engine.optimizer, name, None)) is not None), None)
     if refresh is None:
         raise DspatchError(
             explain(

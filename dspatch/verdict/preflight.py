@@ -287,7 +287,9 @@ def _world_changed(saved: int, now: int, folder: Path) -> str:
     )
 
 
-def _does_not_fit(engine: Any, found: Preflight, stage: int, dp_rank: int, dp_size: int, sharded: bool) -> Refusal | None:
+def _does_not_fit(
+    engine: Any, found: Preflight, stage: int, dp_rank: int, dp_size: int, sharded: bool
+) -> Refusal | None:
     model = facts_of(found.files["model"])
     folder = Path(found.request.folder, found.request.tag or "")
     for one in found.files.values():

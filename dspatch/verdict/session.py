@@ -15,7 +15,7 @@ from dspatch.checkpoint.shard import facts_of
 from dspatch.errors import LOWER_TO_WARNING, DspatchError, LoadIncomplete, LoadRefused, NothingLoaded, explain, shorten
 from dspatch.live import trust
 from dspatch.settings import Settings
-from dspatch.verdict import intent, policy, preflight
+from dspatch.verdict import first_step, intent, policy, preflight
 from dspatch.verdict.ranks import Message, Ranks
 from dspatch.verdict.report import LoadReport
 from dspatch.verdict.request import Request
@@ -70,6 +70,7 @@ def guarded_load(wrapped: Loader, engine: Any, args: tuple[Any, ...], kwargs: di
     remember(engine, report)
     _refuse_unmatched(load, settings)
     policy.apply(report, settings, ranks.rank)
+    first_step.watch_outside_scheduler(engine, ranks.rank)
     return returned
 
 
