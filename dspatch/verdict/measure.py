@@ -8,7 +8,7 @@ from typing import Any
 
 from dspatch import live
 from dspatch.settings import Settings
-from dspatch.verdict import checks
+from dspatch.verdict import checks, progress
 from dspatch.verdict.compare import Comparison, compare
 from dspatch.verdict.outcome import NOT_CHECKED, Finding, Outcome
 from dspatch.verdict.preflight import Preflight
@@ -46,9 +46,10 @@ def measure(
     if found.not_checked:
         comparison = Comparison({name: Outcome(NOT_CHECKED, found.not_checked) for name in sorted(asked)}, [], 0)
     else:
-        comparison = compare(
-            live.read(engine), found.files, level=settings.verify, asked=asked, threads=settings.threads
-        )
+        with progress.told(ranks.rank):
+            comparison = compare(
+                live.read(engine), found.files, level=settings.verify, asked=asked, threads=settings.threads
+            )
     outcomes = dict(comparison.outcomes)
     for finding in extra:
         outcomes[finding.component] = Outcome(finding.outcome)

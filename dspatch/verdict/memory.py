@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from dspatch.checkpoint.content import crc_of
+from dspatch.verdict import progress
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +65,7 @@ def crc_of_runs(runs: Sequence[torch.Tensor], threads: int) -> list[int]:
         threads: how many to use; large runs are cut into pieces whose checksums are put together again.
     """
     pieces = [(number, piece) for number, run in enumerate(runs) for piece in _cut(run)]
+    progress.current.expect(sum(piece.numel() for _, piece in pieces))
     if threads > 1 and sum(piece.numel() for _, piece in pieces) >= _WORTH_THREADS:
         with ThreadPoolExecutor(min(threads, THREADS_AT_MOST)) as pool:
             sums = list(pool.map(_crc_of_piece, (piece for _, piece in pieces), chunksize=1))
@@ -82,7 +84,9 @@ def _cut(run: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _crc_of_piece(piece: torch.Tensor) -> int:
     here = piece.cpu()
-    return crc_of(buffer_of(here))
+    crc = crc_of(buffer_of(here))
+    progress.current.add(piece.numel())
+    return crc
 
 
 def combine(first: int, second: int, length: int) -> int:

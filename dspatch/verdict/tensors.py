@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from dspatch.checkpoint.content import pieces, read_bytes
 from dspatch.checkpoint.tensors import TensorRef
 from dspatch.live.reading import Fragment
+from dspatch.verdict import progress
 from dspatch.verdict.memory import first_difference, flat_bytes, same_bytes, storage_bytes
 
 if TYPE_CHECKING:
@@ -99,11 +100,13 @@ def compare_directly(check: Check) -> None:
     fragments = check.fragments or (Fragment(check.label, 0, check.numel),)
     names: dict[str, None] = {}
     position = 0
+    progress.current.expect(check.nbytes)
     for filed in _file_pieces(check):
         here = live[position * size : position * size + filed.numel()].cpu()
         if not same_bytes(here, filed):
             _name_differences(check, fragments, position, here, filed, names)
         position += filed.numel() // size
+        progress.current.add(filed.numel())
     check.differing = list(names)
     check.equal = not names
 
