@@ -99,11 +99,36 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """One fault of upstream releases, as the catalogue has it.
+
+    Attributes:
+        id: a letter for the family and a number.
+        title: one line: what is lost, and when.
+        deepspeed: releases that have it, as far as releases were read.
+        does: what dspatch does about it: ``prevented`` (refused on every rank before DeepSpeed touches the engine),
+            ``repaired``, ``caught`` (measured after the load, every rank raises), ``told`` (one WARNING), ``found`` (by
+            ``dspatch inspect`` in the files), ``loud`` (DeepSpeed raises by itself), ``not shown`` (it may be caught,
+            no test shows it), ``not yet``.
+        shown: names of the tests that show it.
+        note: what else is worth knowing, one line.
+    """
+
+    id: str
+    title: str
+    deepspeed: tuple[Range, ...]
+    does: str
+    shown: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Matrix:
-    """All rows, in file order, and the releases that play a part in the tests (``trees``: role to version)."""
+    """All rows and the catalogue of faults, in file order, and the releases that play a part in the tests (``trees``)."""
 
     rows: tuple[Row, ...]
     trees: Mapping[str, str]
+    faults: tuple[Fault, ...] = ()
 
     def chains(self) -> tuple[tuple[Row, ...], ...]:
         """Rows grouped by ``Row.chain``, each group ordered from the oldest range to the newest, in file order."""
@@ -118,6 +143,21 @@ class Matrix:
             return self.rows
         parsed = parse_version(version)
         return tuple(row for row in self.rows if parsed in row.deepspeed)
+
+    def faults_of(self, version: str) -> tuple[Fault, ...]:
+        """The faults of a release. One that is newer than all that were read has those of the newest that was."""
+        parsed = parse_version(version)
+        ends = [part for fault in self.faults for part in fault.deepspeed]
+        if ends and all(part.is_before(parsed) for part in ends):
+            parsed = max(part.last for part in ends)
+        return tuple(fault for fault in self.faults if any(parsed in part for part in fault.deepspeed))
+
+    def was_read(self, version: str) -> bool:
+        """Whether the catalogue of faults covers a release: not older or newer than all that were read for it."""
+        parsed = parse_version(version)
+        ends = [part for fault in self.faults for part in fault.deepspeed]
+        newer = all(part.is_before(parsed) for part in ends)
+        return not newer and not all(part.is_after(parsed) for part in ends)
 
     def modules(self) -> tuple[str, ...]:
         """Names of the DeepSpeed modules that have sites, each once, in file order."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from dspatch.errors import MatrixError, explain
 from dspatch.patching.body import DIGITS
-from dspatch.patching.matrix import Matrix, Row, Upstream
+from dspatch.patching.matrix import Fault, Matrix, Row, Upstream
 from dspatch.patching.ranges import Range, parse_version
 
 #: The only schema there is so far; a matrix of another one is refused rather than half understood.
@@ -23,8 +23,14 @@ SCHEMA = 1
 PATCHES = "dspatch.patches"
 DOES = ("observes", "prevents", "repairs")
 UNKNOWN = ("apply", "skip")
+#: What dspatch does about a fault of the catalogue, see ``Fault``; the first ones are claims that a test has to show.
+SHOWN = ("prevented", "repaired", "caught", "told", "found")
+ABOUT = (*SHOWN, "loud", "not shown", "not yet")
 
-_TOP_FIELDS = ("schema", "trees", "rows")
+_TOP_FIELDS = ("schema", "trees", "rows", "faults")
+_FAULT_TEXTS = ("id", "title", "does")
+_FAULT_LISTS = ("deepspeed", "shown")
+_FAULT_REQUIRED = (*_FAULT_TEXTS, "deepspeed")
 _TEXTS = ("id", "site", "module", "wrapper", "deepspeed", "does", "why")
 _LISTS = ("tested", "bodies", "scenarios")
 _REQUIRED = (*_TEXTS, *_LISTS)
@@ -37,8 +43,10 @@ _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SITE = re.compile(r"deepspeed(\.\w+)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _BODY = re.compile(rf"[0-9a-f]{{{DIGITS}}}")
+_FAULT_ID = re.compile(r"[A-Z][1-9]\d?")
 
 _RowRule = Callable[[Row], Iterator[str]]
+_FaultRule = Callable[[Fault], Iterator[str]]
 _MatrixRule = Callable[[Matrix], Iterator[str]]
 
 
@@ -54,19 +62,27 @@ def build(data: Any, source: str) -> Matrix:
     """
     wrong = list(_top_level(data))
     rows: list[Row] = []
+    catalogue: list[Fault] = []
     if not wrong:
         for position, raw in enumerate(data["rows"]):
             faults, row = _row(raw)
-            label = str(raw.get("id", position)) if isinstance(raw, dict) else str(position)
-            wrong += [f"row {label}: {fault}" for fault in faults]
+            wrong += [f"row {_label(raw, position)}: {fault}" for fault in faults]
             rows += [row] if row is not None else []
+        for position, raw in enumerate(data["faults"]):
+            faults, entry = _fault(raw)
+            wrong += [f"fault {_label(raw, position)}: {fault}" for fault in faults]
+            catalogue += [entry] if entry is not None else []
     if not wrong:
-        matrix = Matrix(tuple(rows), dict(data["trees"]))
+        matrix = Matrix(tuple(rows), dict(data["trees"]), tuple(catalogue))
         wrong = [fault for rule in _MATRIX_RULES for fault in rule(matrix)]
     if wrong:
         headline = f"{source} breaks {len(wrong)} rule(s) of its schema"
         raise MatrixError(explain(headline, found="; ".join(wrong), do="correct the file"))
     return matrix
+
+
+def _label(raw: Any, position: int) -> str:
+    return str(raw.get("id", position)) if isinstance(raw, dict) else str(position)
 
 
 # --- shape: fields and their types ------------------------------------------------------------------------------------
@@ -81,6 +97,8 @@ def _top_level(data: Any) -> Iterator[str]:
         yield f"schema is {data.get('schema')!r}, this dspatch reads {SCHEMA}"
     if not isinstance(data.get("rows"), list) or not data["rows"]:
         yield "rows is no list, or empty"
+    if not isinstance(data.get("faults"), list):
+        yield "faults is no list"
     trees = data.get("trees")
     if not isinstance(trees, dict) or not all(isinstance(item, str) for pair in trees.items() for item in pair):
         yield "trees is no mapping of role to version (quote the versions)"
@@ -112,6 +130,22 @@ def _row(raw: Any) -> tuple[list[str], Row | None]:
     return [fault for rule in _ROW_RULES for fault in rule(row)], row
 
 
+def _fault(raw: Any) -> tuple[list[str], Fault | None]:
+    """What is wrong with one fault of the catalogue by itself, and the fault if nothing is."""
+    if not isinstance(raw, dict):
+        return ["is no mapping"], None
+    wrong = [*_field_names(raw, _FAULT_REQUIRED, (*_FAULT_REQUIRED, "shown", "note"))]
+    wrong += [*_text_types(raw, (*_FAULT_TEXTS, "note")), *_list_types(raw, _FAULT_LISTS, _FAULT_LISTS[:1])]
+    if wrong:
+        return wrong, None
+    try:
+        releases = tuple(Range.parse(text) for text in raw["deepspeed"])
+    except MatrixError as error:
+        return [f"deepspeed: {error}"], None
+    fault = Fault(**{**raw, "deepspeed": releases, "shown": tuple(raw.get("shown", ()))})
+    return [found for rule in _FAULT_RULES for found in rule(fault)], fault
+
+
 def _field_names(raw: dict[Any, Any], required: tuple[str, ...], known: tuple[str, ...]) -> Iterator[str]:
     for name in required:
         if name not in raw:
@@ -122,22 +156,30 @@ def _field_names(raw: dict[Any, Any], required: tuple[str, ...], known: tuple[st
 
 
 def _types(raw: dict[Any, Any]) -> Iterator[str]:
-    for name in (*_TEXTS, *_OPTIONAL_TEXTS):
-        if name in raw and not (isinstance(raw[name], str) and raw[name].strip()):
-            yield f"{name} is no text, or empty"
-    for name in (*_LISTS, *_OPTIONAL_LISTS):
-        value = raw.get(name, [])
-        if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
-            yield f"{name} is no list of texts (quote versions and bodies)"
-        elif name in _LISTS and not value:
-            yield f"{name} is empty"
-        elif len(set(value)) != len(value):
-            yield f"{name} lists something twice"
+    yield from _text_types(raw, (*_TEXTS, *_OPTIONAL_TEXTS))
+    yield from _list_types(raw, (*_LISTS, *_OPTIONAL_LISTS), _LISTS)
     upstream = raw.get("upstream", {})
     if not isinstance(upstream, dict) or not all(isinstance(value, str) for value in upstream.values()):
         yield "upstream is no mapping of texts"
     else:
         yield from (f"upstream: {fault}" for fault in _field_names(upstream, (), _UPSTREAM_FIELDS))
+
+
+def _text_types(raw: dict[Any, Any], names: tuple[str, ...]) -> Iterator[str]:
+    for name in names:
+        if name in raw and not (isinstance(raw[name], str) and raw[name].strip()):
+            yield f"{name} is no text, or empty"
+
+
+def _list_types(raw: dict[Any, Any], names: tuple[str, ...], not_empty: tuple[str, ...]) -> Iterator[str]:
+    for name in names:
+        value = raw.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
+            yield f"{name} is no list of texts (quote versions and bodies)"
+        elif name in not_empty and not value:
+            yield f"{name} is empty"
+        elif len(set(value)) != len(value):
+            yield f"{name} lists something twice"
 
 
 # --- one row ----------------------------------------------------------------------------------------------------------
@@ -207,6 +249,32 @@ def _patch_files() -> dict[str, Path]:
     return {info.name: Path(folder, f"{info.name}.py") for folder in folders for info in pkgutil.iter_modules([folder])}
 
 
+# --- one fault of the catalogue ---------------------------------------------------------------------------------------
+
+
+def _fault_words(fault: Fault) -> Iterator[str]:
+    if not _FAULT_ID.fullmatch(fault.id):
+        yield "the id is not a letter and a number"
+    if fault.does not in ABOUT:
+        yield f"does is {fault.does!r}, not one of {', '.join(ABOUT)}"
+    for name in ("title", "note"):
+        if "\n" in getattr(fault, name).strip():
+            yield f"{name} is more than one line"
+
+
+def _fault_ranges(fault: Fault) -> Iterator[str]:
+    for earlier, later in pairwise(fault.deepspeed):
+        if earlier.first > later.first or earlier.overlaps(later):
+            yield f"the ranges {earlier.text} and {later.text} overlap, or are not in order"
+
+
+def _fault_is_shown(fault: Fault) -> Iterator[str]:
+    if fault.does in SHOWN and not fault.shown:
+        yield f"does is {fault.does!r}, and shown names no test"
+    if fault.does.startswith("not ") and fault.shown:
+        yield f"does is {fault.does!r}, and shown names a test"
+
+
 # --- between rows -----------------------------------------------------------------------------------------------------
 
 
@@ -232,6 +300,19 @@ def _beside_is_there(matrix: Matrix) -> Iterator[str]:
                 yield f"row {row.id}: beside names {other}, which is no other row on {row.site}"
 
 
+def _unique_faults(matrix: Matrix) -> Iterator[str]:
+    counted = Counter(fault.id for fault in matrix.faults)
+    yield from (f"the id {name} is given to {count} faults" for name, count in counted.items() if count > 1)
+
+
+def _faults_are_in_the_catalogue(matrix: Matrix) -> Iterator[str]:
+    known = {fault.id for fault in matrix.faults}
+    for row in matrix.rows:
+        yield from (
+            f"row {row.id}: the fault {name} is not in the catalogue" for name in row.faults if name not in known
+        )
+
+
 def _every_patch_has_a_row(matrix: Matrix) -> Iterator[str]:
     used = {row.module.rpartition(".")[2] for row in matrix.rows}
     for name in sorted(set(_patch_files()) - used):
@@ -239,4 +320,12 @@ def _every_patch_has_a_row(matrix: Matrix) -> Iterator[str]:
 
 
 _ROW_RULES: tuple[_RowRule, ...] = (_words, _sites, _versions, _body_form, _patch_exists)
-_MATRIX_RULES: tuple[_MatrixRule, ...] = (_unique_ids, _no_gap_no_overlap, _beside_is_there, _every_patch_has_a_row)
+_FAULT_RULES: tuple[_FaultRule, ...] = (_fault_words, _fault_ranges, _fault_is_shown)
+_MATRIX_RULES: tuple[_MatrixRule, ...] = (
+    _unique_ids,
+    _no_gap_no_overlap,
+    _beside_is_there,
+    _unique_faults,
+    _faults_are_in_the_catalogue,
+    _every_patch_has_a_row,
+)

@@ -65,6 +65,16 @@ GOOD: dict[str, Any] = {
             "scenarios": ["a_scenario"],
         },
     ],
+    "faults": [
+        {
+            "id": "A1",
+            "title": "a loss",
+            "deepspeed": [">=1.0,<1.5", ">=1.7,<=2.0"],
+            "does": "caught",
+            "shown": ["test_a"],
+        },
+        {"id": "A2", "title": "another", "deepspeed": [">=1.0,<1.5"], "does": "not yet", "note": "more"},
+    ],
 }
 
 Break = Callable[[dict[str, Any]], Any]
@@ -76,6 +86,10 @@ def row(position: int, **changes: Any) -> Break:
 
 def without(position: int, name: str) -> Break:
     return lambda data: data["rows"][position].pop(name)
+
+
+def fault(position: int, **changes: Any) -> Break:
+    return lambda data: data["faults"][position].update(changes)
 
 
 #: What is done to the good copy -> what the error has to say.
@@ -121,6 +135,25 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "beside nothing": (row(2, beside=["fourth"]), "beside names fourth"),
     "beside itself": (row(2, beside=["third"]), "beside names third"),
     "not said to be beside": (without(2, "beside"), "overlap on deepspeed.a:C.f"),
+    "no catalogue": (lambda data: data.pop("faults"), "the field faults is absent"),
+    "catalogue no list": (lambda data: data.update(faults={}), "faults is no list"),
+    "fault no mapping": (lambda data: data["faults"].append("x"), "fault 2: is no mapping"),
+    "unknown fault field": (fault(0, fix="x"), "fault A1: unknown field 'fix'"),
+    "fault without title": (lambda data: data["faults"][0].pop("title"), "fault A1: the field title is absent"),
+    "fault with empty title": (fault(0, title=""), "fault A1: title is no text"),
+    "fault with a long title": (fault(0, title="a\nb"), "fault A1: title is more than one line"),
+    "fault with a long note": (fault(1, note="a\nb"), "fault A2: note is more than one line"),
+    "bad fault id": (fault(1, id="second"), "the id is not a letter and a number"),
+    "fault range as text": (fault(0, deepspeed=">=1.0,<2.0"), "fault A1: deepspeed is no list of texts"),
+    "fault without range": (fault(0, deepspeed=[]), "fault A1: deepspeed is empty"),
+    "bad fault range": (fault(0, deepspeed=["<1.0"]), "fault A1: deepspeed: '<1.0' is no range"),
+    "fault ranges overlap": (fault(0, deepspeed=[">=1.0,<1.5", ">=1.4,<=2.0"]), "overlap, or are not in order"),
+    "fault ranges out of order": (fault(0, deepspeed=[">=1.7,<=2.0", ">=1.0,<1.5"]), "overlap, or are not in order"),
+    "unknown word about a fault": (fault(0, does="fixed"), "fault A1: does is 'fixed'"),
+    "a claim that no test shows": (fault(0, shown=[]), "does is 'caught', and shown names no test"),
+    "a test that shows nothing": (fault(1, shown=["test_a"]), "does is 'not yet', and shown names a test"),
+    "same fault id": (fault(1, id="A1"), "the id A1 is given to 2 faults"),
+    "fault outside the catalogue": (row(0, faults=["A1", "A9"]), "row first: the fault A9 is not in the catalogue"),
     "file without row": (lambda data: data["rows"].pop(2), "dspatch.patches.two has no row"),
     **{f"without {name}": (without(0, name), f"the field {name} is absent") for name in schema._REQUIRED},
 }
@@ -149,6 +182,19 @@ def test_the_good_copy_is_good(patch_files: None) -> None:
     assert [found.id for found in built.for_version("1.5")] == ["second", "third"]
     assert built.for_version(None) == built.rows
     assert built.modules() == ("deepspeed.a",)
+    assert [(found.id, found.does, found.shown, found.note) for found in built.faults] == [
+        ("A1", "caught", ("test_a",), ""), ("A2", "not yet", (), "more"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("version", "ids", "was_read"),
+    [("0.9", [], False), ("1.2", ["A1", "A2"], True), ("1.6", [], True), ("2.0", ["A1"], True), ("3.0", ["A1"], False)],
+)
+def test_faults_of_a_release(version: str, ids: list[str], was_read: bool, patch_files: None) -> None:
+    built = schema.build(GOOD, "good")
+    assert [found.id for found in built.faults_of(version)] == ids
+    assert built.was_read(version) is was_read
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -162,7 +208,7 @@ def test_a_broken_copy_is_refused(name: str, patch_files: None) -> None:
 
 def test_every_rule_function_is_broken_here(patch_files: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule without a broken copy would go unnoticed: each, left out, lets some copy through."""
-    for name in ("_ROW_RULES", "_MATRIX_RULES"):
+    for name in ("_ROW_RULES", "_FAULT_RULES", "_MATRIX_RULES"):
         rules = getattr(schema, name)
         for rule in rules:
             monkeypatch.setattr(schema, name, tuple(other for other in rules if other is not rule))
@@ -231,6 +277,25 @@ def test_every_row_has_a_scenario_that_switches_it_off() -> None:
             assert tests, f"{found.id}: no test_{scenario}... in tests/faults"
             off = [text for text in tests if "disable" in text and f'"{found.id}"' in text.replace(",", '"')]
             assert off, f"{found.id}: no test_{scenario}... switches the patch off"
+
+
+def test_the_catalogue_claims_what_tests_show() -> None:
+    written = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+    tests = set(re.findall(r"^def (test_\w+)\(", written, re.MULTILINE))
+    for found in load().faults:
+        assert set(found.shown) <= tests, f"{found.id}: no {sorted(set(found.shown) - tests)} in tests"
+
+
+def test_the_catalogue_agrees_with_the_patches() -> None:
+    """What is said to be repaired has a row that repairs it, and what a row repairs is said to be."""
+    built = load()
+    families = {found.id[0] for found in built.faults}
+    assert {"A", "D", "E", "F", "G"} <= families
+    for does, said in (("repairs", "repaired"), ("prevents", "prevented")):
+        rows = {name for found in built.rows if found.does == does for name in found.faults}
+        listed = {found.id for found in built.faults if found.does == said}
+        assert rows <= listed, f"a row {does} {sorted(rows - listed)}"
+        assert does == "prevents" or listed == rows
 
 
 def test_the_matrix_is_the_only_place_with_versions() -> None:
