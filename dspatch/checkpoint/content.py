@@ -41,21 +41,26 @@ def crc_combined(first: int, second: int, length: int) -> int:
         second: of the second run.
         length: bytes of the second run.
     """
-    # Zeros appended to the first run are a linear map of its register, so many of them are that map squared and squared
-    # again: zlib's crc32_combine, which Python does not have before 3.15.
-    odd = [0xEDB88320, *(1 << bit for bit in range(31))]  # one zero bit
-    even = _squared(odd)
-    odd = _squared(even)
-    while length:
-        even = _squared(odd)
-        if length & 1:
-            first = _times(even, first)
-        length >>= 1
-        odd = even
+    # Zero bytes behind the first run are a linear map of its register, and 2 ** n of them are that map squared n times:
+    # zlib's crc32_combine, which Python does not have before 3.15.
+    bit = 0
+    while length >> bit:
+        if length >> bit & 1:
+            first = _times(_zero_bytes(bit), first)
+        bit += 1
     return first ^ second
 
 
-def _times(matrix: list[int], vector: int) -> int:
+@cache
+def _zero_bytes(power: int) -> tuple[int, ...]:
+    """What ``2 ** power`` zero bytes do to the register: a matrix over bits, a row for each bit."""
+    if power:
+        return _squared(_zero_bytes(power - 1))
+    one_bit = (0xEDB88320, *(1 << bit for bit in range(31)))
+    return _squared(_squared(_squared(one_bit)))
+
+
+def _times(matrix: tuple[int, ...], vector: int) -> int:
     total = 0
     for row in matrix:
         if not vector:
@@ -66,8 +71,8 @@ def _times(matrix: list[int], vector: int) -> int:
     return total
 
 
-def _squared(matrix: list[int]) -> list[int]:
-    return [_times(matrix, row) for row in matrix]
+def _squared(matrix: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(_times(matrix, row) for row in matrix)
 
 
 @cache
@@ -153,27 +158,30 @@ def crc_of_record(record: Record, progress: Callable[[int], object] | None = Non
 
 
 def record_pieces(
-    record: Record, chunk: int = CHUNK, descriptor: int | None = None, start: int = 0, length: int | None = None
-) -> Iterator[memoryview]:
-    """The bytes of a record in pieces of ``chunk`` bytes; the next piece overwrites the last.
+    record: Record, descriptor: int | None = None, start: int = 0, length: int | None = None,
+    buffer: memoryview | None = None,
+) -> Iterator[memoryview]:  # fmt: skip
+    """The bytes of a record in pieces; the next piece overwrites the last.
 
     Args:
         record: from an ``Archive`` or a ``Tree``.
-        chunk: bytes of a piece, the last one may be shorter.
         descriptor: of the opened file, for who reads many records of it; None: it is opened here.
         start, length: a part of the record, in bytes; by default all of it.
+        buffer: for the pieces, of their largest size, for who reads many records: new memory costs as much as reading
+            does. Only used with ``descriptor``.
 
     Raises:
         Damaged: the file ends before or cannot be read.
     """
     size = record.size - start if length is None else length
     if descriptor is None:
-        yield from _pieces(record.path, record.offset + start, size, chunk)
+        yield from _pieces(record.path, record.offset + start, size, CHUNK)
         return
     offset = record.locate(descriptor) + start
-    buffer = memoryview(bytearray(min(chunk, size)))
-    for done in range(0, size, chunk):
-        piece = buffer[: min(chunk, size - done)]
+    if buffer is None:
+        buffer = memoryview(bytearray(min(CHUNK, size)))
+    for done in range(0, size, len(buffer)):
+        piece = buffer[: min(len(buffer), size - done)]
         read_into(record.path, descriptor, piece, offset + done)
         yield piece
 

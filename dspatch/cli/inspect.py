@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
     part = _usage(args)
     wish = inspection.Wish(args.folder or "", args.tag, args.all, args.deep, args.for_ranks, args.for_stage,
-                           args.newest_whole, args.threads)  # fmt: skip
+                           args.threads)  # fmt: skip
     if part is not None:
         return _write_part(wish, *part)
     if args.merge:
@@ -82,8 +82,9 @@ def run(args: argparse.Namespace) -> int:
             found = inspection.inspect(wish, reading, checking)
     if args.html is not None:
         _write_page(found, args.html)
+    stopped = found.deep is not None and found.deep.stopped
     if args.newest_whole:
-        return _newest(found)
+        return _INTERRUPTED if stopped and found.newest_whole is None else _newest(found)
     if args.json:
         from dspatch import __version__
         from dspatch.offline.report import as_json
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         from dspatch.offline.text import lines
 
         show(lines(found, args.all))
-    if found.deep is not None and found.deep.stopped:
+    if stopped:
         return _INTERRUPTED
     return PROBLEM if found.problem else FINE
 

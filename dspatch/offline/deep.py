@@ -28,9 +28,12 @@ from dspatch.offline.scan import Run, Scan
 
 #: Bytes that are one piece of work: large enough to be worth a thread's time, small enough to share out. Larger records
 #: are cut, and their checksums put together from those of the parts.
-_PORTION = 32 << 20
+_PORTION = 16 << 20
 #: Seconds between two reports of progress.
 _TICK = 0.1
+
+#: State tensors that hold squares of gradients, so are never negative.
+_SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum")
 
 Progress = Callable[[int, int], object]
 
@@ -102,6 +105,7 @@ class Check:
         self._progress = progress
         self._stop = threading.Event()
         self._lock = threading.Lock()
+        self._own = threading.local()
         self._told = 0.0
         self.covered = Covered()
         # More threads take turns at the GIL between pieces, so these are longer then.
@@ -146,6 +150,13 @@ class Check:
             self._progress(self.covered.done, self.covered.total)
         return self.covered
 
+    def _buffer(self) -> memoryview:
+        """This thread's own, kept from record to record."""
+        found: memoryview | None = getattr(self._own, "buffer", None)
+        if found is None:
+            found = self._own.buffer = memoryview(bytearray(self._chunk))
+        return found
+
     def _portion(self, job: _Job, portion: list[_Part]) -> None:
         try:
             with opened(str(job.path)) as descriptor:
@@ -166,14 +177,17 @@ class Check:
         record, watched = part.record, job.watched.get(id(part.record))
         scan = None
         if watched is not None:
-            scan = Scan(watched[2].dtype, job.runs(watched[2]), part.start // watched[2].itemsize)
+            _, label, ref = watched
+            scan = Scan(ref.dtype, job.runs(ref), part.start // ref.itemsize, label.startswith(_SQUARES))
         crc = 0
-        for piece in record_pieces(record, self._chunk, descriptor, part.start, part.length):
+        for piece in record_pieces(record, descriptor, part.start, part.length, self._buffer()):
             if record.crc32 is not None:
                 crc = crc_of(piece, crc)
             if scan is not None:
                 scan.feed(piece)
-            self._advance(job, len(piece))
+            if self._stop.is_set():
+                raise _Stopped
+        self._advance(job, part.length)
         if part.parts > 1:
             with job.lock:
                 whole = job.cut.setdefault(id(record), _Whole(part.parts))
@@ -191,8 +205,6 @@ class Check:
             _note(job, scan, watched[0], watched[1])
 
     def _advance(self, job: _Job, count: int) -> None:
-        if self._stop.is_set():
-            raise _Stopped
         with self._lock:
             self.covered.done += count
             job.result["covered"] = job.result.get("covered", 0) + count
@@ -239,8 +251,8 @@ def _job(record: FileRecord, folder: Path, models: Models) -> _Job | None:
         return None
     path = folder / record.name
     try:
-        tree = read_tree(path)
-        facts = facts_of(tree)
+        # A model file is needed once more, for the shards that belong to it.
+        tree, facts = models.load(path) if record.kind == "model" else _load(path)
     except Damaged as error:
         record.damage = [error.kind, error.why]  # it changed since it was listed
         return None
@@ -249,6 +261,11 @@ def _job(record: FileRecord, folder: Path, models: Models) -> _Job | None:
     job = _Job(record, path, tree, facts, _watched(facts), _runs(facts, record, folder))
     job.left = len(_portions(job))
     return job
+
+
+def _load(path: Path) -> tuple[Tree, FileFacts]:
+    tree = read_tree(path)
+    return tree, facts_of(tree)
 
 
 def _records(job: _Job) -> list[Record]:
@@ -289,17 +306,18 @@ def _joined(whole: _Whole) -> tuple[int, Scan | None]:
 
 
 def _watched(facts: FileFacts) -> dict[int, tuple[str, str, TensorRef]]:
-    """Records whose values are looked at: those that hold one master, moment or weight and nothing else."""
+    """Records whose values are looked at: those that hold one moment and nothing else.
+
+    Masters only where there are no moments: what makes a master NaN has made its moments NaN before.
+    """
     found: dict[int, tuple[str, str, TensorRef]] = {}
     listed: list[tuple[str, str, TensorRef]] = []
     if facts.optimizer is not None:
-        listed += [("masters", f"master {at}", ref) for at, ref in enumerate(facts.optimizer.masters)]
+        if not facts.optimizer.moments:
+            listed += [("masters", f"master {at}", ref) for at, ref in enumerate(facts.optimizer.masters)]
         for key, one in facts.optimizer.state.items():
             listed += [("moments", f"{name} of {str(key)[:80]}", ref) for name, ref in one.items()
                        if isinstance(ref, TensorRef) and name != "step"]  # fmt: skip
-    listed += [
-        ("weights", name[:120], ref) for name, ref in (facts.module or {}).items() if name not in facts.buffer_names
-    ]
     for component, label, ref in listed:
         if ref.is_whole_record and ref.numel and Scan.knows(ref.dtype):
             found[id(ref.record)] = (component, label, ref)

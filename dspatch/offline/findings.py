@@ -83,7 +83,7 @@ CATALOGUE: dict[str, Meaning] = {
     "fault.G10": _error(INCOMPLETE, "Twin-Flow: state of the sub-groups on the accelerator was not saved"),
     "fault.G11": _error(INCOMPLETE, "SuperOffload: optimizer state was not saved"),
     "fault.G12": _error(INCOMPLETE, "ZenFlow: state of the selected columns was not saved"),
-    "values.not-finite": _error(DAMAGED, "moments, masters or weights are NaN or infinite"),
+    "values.not-finite": _error(DAMAGED, "moments or masters are NaN or infinite"),
     "moments.all-zero": _error(DAMAGED, "all moments are zero though steps were taken"),
     "moments.zero": Meaning(INFO, "", "the moments of one shard are all zero, those of others are not"),
     "deep.no-checksum": Meaning(INFO, "", "files in torch's older format carry no checksums"),

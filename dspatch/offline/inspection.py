@@ -27,7 +27,6 @@ class Wish:
         all: every tag.
         deep: also read every byte.
         ranks, stage: the job of ``--for-ranks`` and ``--for-stage``; None: not asked.
-        newest: only the newest whole tag is asked for.
         threads: of the deep check; None: as many as cores.
     """
 
@@ -37,7 +36,6 @@ class Wish:
     deep: bool = False
     ranks: int | None = None
     stage: int | None = None
-    newest: bool = False
     threads: int | None = None
 
 
@@ -261,8 +259,6 @@ def inspect_part(
     """Read one of several parts of an inspection; ``merge`` judges when all are there."""
     survey = look(wish.folder, wish.tag)
     chosen = choose(survey, wish)
-    if not wish.all and wish.tag is None and survey.asked_tag is None:
-        chosen = [one.name for one in survey.tags] if wish.newest else chosen
     items = reading.plan(survey, chosen)
     mine = reading.share(items, part, count)
     records = reading.read_all(survey, mine, progress)

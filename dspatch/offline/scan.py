@@ -20,7 +20,9 @@ _FORMS = {
     "float16": (2, 0x7C00, "H"),
 }
 #: Elements of each tensor whose magnitudes are counted.
-_SAMPLE = 4096
+_SAMPLE = 1024
+
+_INFINITY = float("inf")
 
 #: First and last-plus-one element of a run that belongs to parameters.
 Run = tuple[int, int]
@@ -33,6 +35,7 @@ class Scan:
         dtype: of the tensor.
         runs: elements that belong to parameters, in order; None: all. Padding is uninitialised memory at times.
         start: index of the first element that will be fed.
+        one_pass: look for NaN and plus infinity only, for half the time: enough for what is never negative.
 
     Attributes:
         bad: number of elements that are NaN or infinite.
@@ -41,10 +44,10 @@ class Scan:
         magnitudes: exponent to the base of 2 -> how many elements of a sample have it.
     """
 
-    def __init__(self, dtype: str, runs: Sequence[Run] | None = None, start: int = 0) -> None:
+    def __init__(self, dtype: str, runs: Sequence[Run] | None = None, start: int = 0, one_pass: bool = False) -> None:
         self._size, self._mask, self._code = _FORMS[dtype]
         self._dtype, self._runs = dtype, runs
-        self._at = start
+        self._at, self._one_pass = start, one_pass
         self.bad = 0
         self.first_bad: int | None = None
         self.zero = True
@@ -77,10 +80,10 @@ class Scan:
     def _quick(self, piece: memoryview, numpy: ModuleType) -> bool:
         if self._dtype in ("float32", "float64"):
             values = numpy.frombuffer(piece, self._dtype)
-            with numpy.errstate(all="ignore"):
-                low, high = float(values.min()), float(values.max())  # NaN if there is one
-            self.zero = self.zero and low == high == 0
-            return not (low > float("-inf") and high < float("inf"))
+            high = float(values.max())  # NaN if there is one
+            if self.zero:
+                self.zero = high == 0 and not values.any()
+            return not high < _INFINITY or (not self._one_pass and not float(values.min()) > -_INFINITY)
         bits = numpy.frombuffer(piece, numpy.uint16) & numpy.uint16(0x7FFF)
         largest = int(bits.max())
         self.zero = self.zero and largest == 0

@@ -38,7 +38,7 @@ def lines(found: Inspection, all_tags: bool = False) -> Iterator[Line]:
         yield from _finding(one)
     for judged in found.tags:
         yield "", ""
-        yield from _tag(judged, short=all_tags)
+        yield from _tag(judged, all_tags, found.deep is not None and found.deep.stopped)
     if found.deep is not None:
         yield "", ""
         yield _deep(found), "warn" if found.deep.stopped else ""
@@ -55,16 +55,24 @@ def lines(found: Inspection, all_tags: bool = False) -> Iterator[Line]:
                 f"also looked at: {shorten((f'{shown(tag)} ({verdict})' for tag, verdict in others.items()), 8)}",
                 "dim",
             )
-        whole = found.newest_whole
-        yield (f"newest whole tag: {shown(whole)}", "good") if whole is not None else ("no tag is whole", "bad")
+        yield _newest(found)
 
 
-def _tag(judged: Judged, short: bool) -> Iterator[Line]:
+def _newest(found: Inspection) -> Line:
+    if found.newest_whole is not None:
+        return f"newest whole tag: {shown(found.newest_whole)}", "good"
+    if found.deep is not None and found.deep.stopped:
+        return "newest whole tag: not known, the deep check was stopped", "warn"
+    return "no tag is whole", "bad"
+
+
+def _tag(judged: Judged, short: bool, stopped: bool) -> Iterator[Line]:
     facts = summary(judged)
     good = judged.verdict == WHOLE
     warned = sum(1 for one in judged.findings if one.severity == "warning")
     verdict = judged.verdict if good else f"{judged.verdict} ({judged.why})"
     extra = f", {warned} warning{'s' if warned != 1 else ''}" if warned else ""
+    extra += " as far as it was read" if good and stopped else ""
     yield f"{shown(judged.tag)}: {verdict}{extra}", "good" if good and not warned else "warn" if good else "bad"
     yield from (("  " + text, "") for text in _facts(facts, short))
     if not short:

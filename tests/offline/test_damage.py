@@ -161,7 +161,7 @@ def test_a_changed_byte_between_records_shows_under_deep(copied: Copied) -> None
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-@pytest.mark.parametrize("value", ["nan", "inf"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_moments_that_are_no_numbers(stage: int, value: str, special: Special) -> None:
     folder = special("newest", "save_poisoned", stage=stage, value=float(value))
     healthy(look(folder))
