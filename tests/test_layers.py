@@ -23,12 +23,13 @@ _MAY: dict[str, set[str]] = {
     "patches": {"activation", "checkpoint", "live", "verdict"},
     "offline": {"checkpoint"},
     "demo": set(),
-    "cli": {"activation", "checkpoint", "demo", "offline", "patching", "verdict"},
+    "doctor": {"activation", "checkpoint", "demo", "patching"},
+    "cli": {"activation", "checkpoint", "demo", "doctor", "offline", "patching", "verdict"},
 }
 
 #: The only rooms that may name things of DeepSpeed; `demo` trains with it.
 _MAY_IMPORT_DEEPSPEED = {"live", "patches", "demo"}
-_NEVER_TORCH = {"checkpoint", "offline", "patching", "activation", "cli"}
+_NEVER_TORCH = {"checkpoint", "offline", "patching", "activation", "cli", "doctor"}
 
 
 def _files() -> Iterator[tuple[str, Path]]:

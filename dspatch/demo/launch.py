@@ -60,15 +60,16 @@ class JobFailed(RuntimeError):
     """The ranks of a job ended without a result; the message has the end of their output."""
 
 
-def run(tree: Tree, world: int, job: Mapping[str, Any], variables: Mapping[str, str]) -> Outcome:
+def run(tree: Tree, world: int, job: Mapping[str, Any], variables: Mapping[str, str], limit: float = LIMIT) -> Outcome:
     """Run one job on ``world`` ranks.
 
     Args:
         job: see ``rank.py``; ``result`` is filled in here.
         variables: ``DSPATCH*`` variables for the ranks.
+        limit: seconds.
 
     Raises:
-        JobFailed: no result within ``LIMIT`` seconds, or a rank crashed.
+        JobFailed: no result within ``limit``, or a rank crashed.
     """
     with tempfile.TemporaryDirectory(prefix="dspatch-demo-") as scratch:
         result, written, output = (Path(scratch, name) for name in ("result.json", "job.json", "output.txt"))
@@ -84,7 +85,7 @@ def run(tree: Tree, world: int, job: Mapping[str, Any], variables: Mapping[str, 
                 for rank in range(world)
             ]  # fmt: skip
             try:
-                _wait(ranks)
+                _wait(ranks, limit)
             finally:
                 _end(ranks, port)
         if not result.exists():
@@ -93,8 +94,8 @@ def run(tree: Tree, world: int, job: Mapping[str, Any], variables: Mapping[str, 
     return Outcome(answer["losses"], answer["error"], answer["said"])
 
 
-def _wait(ranks: list[subprocess.Popen[bytes]]) -> None:
-    until = time.monotonic() + LIMIT
+def _wait(ranks: list[subprocess.Popen[bytes]], limit: float) -> None:
+    until = time.monotonic() + limit
     while time.monotonic() < until and any(rank.poll() is None for rank in ranks):
         if any(rank.poll() not in (None, 0) for rank in ranks):
             return
