@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
+from dspatch.checkpoint import ways
 from dspatch.errors import DspatchError
 from dspatch.offline.findings import WHOLE
 from dspatch.offline.judge import Judged
@@ -75,7 +70,7 @@ def answer(judged: Judged, survey: Survey, ranks: int, stage: int) -> Answer:
         return made
     dp, saved = ranks // laid.mp, laid.stage or 0
     if laid.universal:
-        return _universal(made, stage)
+        return _universal(made, saved, stage)
     style = next((one.optimizer["style"] for one in judged.records if one.optimizer is not None), "")
     if _same_form(saved, style, stage):
         if dp == laid.dp or style in ("torch", "fp16"):
@@ -108,9 +103,12 @@ def _as_is(saved: int, now: int, stage_saved: int, stage: int) -> str:
     return "the stage and the number of data-parallel ranks are those of the save"
 
 
-def _universal(made: Answer, stage: int) -> Answer:
+def _universal(made: Answer, saved: int, stage: int) -> Answer:
     if stage == 0:
         made.answer, made.why = NO, "universal checkpoints are loaded by ZeRO (stages 1 to 3) and by BF16_Optimizer"
+        return made
+    if saved and not ways.same_names(saved, stage):
+        made.why = f"it was made from a checkpoint of stage {saved}, whose model files have other names"
         return made
     made.answer, made.why = YES, "a universal checkpoint is cut for the ranks that load it"
     made.load = [f'"checkpoint": {{"load_universal": true}} in the configuration, and tag={made.tag!r}']
@@ -122,22 +120,19 @@ def _convert(made: Answer, judged: Judged, survey: Survey, style: str, dp: int) 
     laid = judged.layout
     reason = _reason(laid.dp, dp, laid.stage or 0, made.stage)
     refusal = _inconvertible(judged, style)
-    if refusal or made.stage == 0:
-        made.answer = WEIGHTS
-        made.why = f"{reason}, and {refusal or 'universal checkpoints are not loaded at stage 0'}"
+    saved = laid.stage or 0
+    if not refusal and made.stage == 0:
+        refusal = "universal checkpoints are not loaded at stage 0"
+    if not refusal and not ways.same_names(saved, made.stage):
+        refusal = "stage 3 has model files of other names, also in a universal checkpoint"
+    if refusal:
+        made.answer, made.why = WEIGHTS, f"{reason}, and {refusal}"
         _weights_only(made, judged, survey)
         return made
-    tool = _Converter.installed()
-    source = f"{survey.folder}/{judged.tag}"
-    options = ""
-    if (laid.stage or 0) <= 2 and not _has_universal_info(judged) and tool.injects is not False:
-        options = " --inject_missing_state"
+    tool = ways.Converter.installed()
     made.answer, made.why, made.converter = CONVERT, reason, tool.where
-    made.commands = [f"python -m deepspeed.checkpoint.ds_to_universal --input_folder {shlex.quote(source)} "
-                     f"--output_folder {shlex.quote(source + '_universal')}{options}"]  # fmt: skip
-    made.load = [
-        f'"checkpoint": {{"load_universal": true}} in the configuration, and tag={judged.tag + "_universal"!r}'
-    ]
+    made.commands = [ways.universal_command(f"{survey.folder}/{judged.tag}", saved, _has_universal_info(judged))]
+    made.load = [ways.universal_load(judged.tag)]
     made.losses = _universal_losses(made.stage, max(len(one.shapes) for one in judged.records))
     if laid.stage == 3 and tool.stage3 is False:
         made.answer, made.commands, made.load = NO, [], []
@@ -149,13 +144,12 @@ def _weights_only(made: Answer, judged: Judged, survey: Survey) -> None:
     saved = judged.layout.stage or 0
     made.losses = ["moments and optimizer step", "learning-rate schedule and counters, unless they are set by hand"]
     if 3 not in (saved, made.stage):
-        made.load = ["load_checkpoint(..., load_optimizer_states=False, load_lr_scheduler_states=False)"]
+        made.load = [f"load_checkpoint(..., {ways.WEIGHTS_ONLY})"]
         made.losses[1] = "fp32 precision of the masters (they come from the 16-bit weights)"
         return
     made.load = ["load these weights into the model before deepspeed.initialize"]
     if saved:
-        made.commands = [f"python {shlex.quote(survey.folder + '/zero_to_fp32.py')} {shlex.quote(survey.folder)} "
-                         f"{shlex.quote(survey.folder + '_fp32')} -t {shlex.quote(judged.tag)}"]  # fmt: skip
+        made.commands = [ways.fp32_command(survey.folder, judged.tag)]
     else:
         made.load = [f"torch.load({survey.folder + '/' + judged.tag + '/mp_rank_00_model_states.pt'!r})['module'], into the "
                      "model before deepspeed.initialize"]  # fmt: skip
@@ -201,37 +195,3 @@ def _universal_losses(stage: int, groups: int) -> list[str]:
     elif groups > 1:
         losses.append("hyperparameters of all groups become those of the first (fault C3)")
     return losses
-
-
-@dataclass(frozen=True, slots=True)
-class _Converter:
-    """What the installed ``ds_to_universal`` can do; None where it is not installed."""
-
-    where: str
-    injects: bool | None
-    stage3: bool | None
-
-    @classmethod
-    def installed(cls) -> _Converter:
-        """Read its source; nothing is imported."""
-        try:
-            spec = find_spec("deepspeed")
-        except (ImportError, ValueError):
-            spec = None
-        folders: Sequence[str] = list(spec.submodule_search_locations or ()) if spec is not None else []
-        for folder in folders:
-            try:
-                source = Path(folder, "checkpoint", "ds_to_universal.py").read_text(encoding="utf-8")
-            except OSError:
-                continue
-            return cls(_version(folder) or os.fspath(folder), "--inject_missing_state" in source, "stage3" in source)
-        return cls("", None, None)
-
-
-def _version(folder: str) -> str:
-    try:
-        text = Path(folder, "git_version_info_installed.py").read_text(encoding="utf-8")
-    except OSError:
-        return ""
-    found = re.search(r"^version\s*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
-    return f"DeepSpeed {found.group(1)}" if found else ""

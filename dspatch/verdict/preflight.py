@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dspatch.checkpoint import layout, tags
+from dspatch.checkpoint import layout, tags, ways
 from dspatch.checkpoint.damage import Damaged
 from dspatch.checkpoint.shard import FileFacts, facts_of, rank_of, saved_as
 from dspatch.checkpoint.unpickle import Tree, read_tree
@@ -197,8 +197,13 @@ def _read_files(engine: Any, found: Preflight) -> Refusal | None:
         try:
             if role == "shard" and not path.is_file():
                 other = _other_name(path)
+                if other is None and not asks_shard:
+                    continue  # DeepSpeed puts the weights together from whatever shards there are
                 if other is None:
-                    return _absent_file(folder, path, stage, dp_size, facts_of(found.files["model"]).dp_world_size)
+                    model_facts = facts_of(found.files["model"])
+                    return _other_precision(path, model_facts, engine) or _absent_file(
+                        folder, path, stage, dp_size, model_facts.dp_world_size
+                    )
                 path = other
             found.files[role] = read_tree(path)
         except Damaged as error:
@@ -207,7 +212,7 @@ def _read_files(engine: Any, found: Preflight) -> Refusal | None:
         except OSError as error:
             return Refusal(REFUSED, explain("a file of this tag cannot be read", found=str(error.strerror),
                                             where=str(path)))  # fmt: skip
-    return _does_not_fit(engine, found, stage, dp_rank, dp_size, sharded)
+    return _does_not_fit(engine, found, stage, dp_rank, dp_size, sharded, asks_shard)
 
 
 def _other_name(path: Path) -> Path | None:
@@ -242,7 +247,7 @@ def _absent_file(folder: Path, path: Path, stage: int, dp_size: int, saved_size:
     if saved_size is None and shards and max(one or 0 for one in shards) + 1 == len(shards):
         saved_size = len(shards)
     if saved_size is not None and saved_size < dp_size:
-        return Refusal(REFUSED, _world_changed(saved_size, dp_size, folder))
+        return Refusal(REFUSED, _world_changed(saved_size, dp_size, folder, stage))
     siblings = [str(found) for found in sorted(folder.parent.glob(f"*/{path.name}")) if found.parent != folder]
     return Refusal(
         REFUSED,
@@ -260,19 +265,26 @@ def _absent_file(folder: Path, path: Path, stage: int, dp_size: int, saved_size:
 
 
 def _stage_changed(saved: int, stage: int, folder: Path) -> str:
+    if not ways.same_names(saved, stage):
+        weights = (
+            f"or take the weights only: {ways.fp32_command(folder.parent, folder.name)}, and load them into the model "
+            "before deepspeed.initialize"
+        )
+    else:
+        weights = f"or take the weights only: {ways.WEIGHTS_ONLY}" if stage else ""
+    also = {1: " or 2", 2: " or 1"}.get(saved, "")
     return explain(
         "the ZeRO stage changed between save and load",
         expected=f"a checkpoint of stage {stage}, as the engine is configured",
         found=f"files of stage {saved}",
         where=str(folder),
-        do=(
-            f"set zero_optimization.stage to {saved}" + (" or 2" if saved == 1 else " or 1" if saved == 2 else ""),
-            "or convert: python -m deepspeed.checkpoint.ds_to_universal, and load with checkpoint.load_universal",
-        ),
+        do=(f"set zero_optimization.stage to {saved}{also}", weights),
     )
 
 
-def _world_changed(saved: int, now: int, folder: Path) -> str:
+def _world_changed(saved: int, now: int, folder: Path, stage: int) -> str:
+    # At stage 3 every rank opens a model file of its own, so more ranks than at the save find none.
+    weights = f"or take the weights only: {ways.WEIGHTS_ONLY}" if stage < 3 or now < saved else ""
     return explain(
         "the number of data-parallel ranks changed between save and load",
         expected=f"a checkpoint of {now} data-parallel ranks, as many as there are now",
@@ -280,15 +292,54 @@ def _world_changed(saved: int, now: int, folder: Path) -> str:
         where=str(folder),
         do=(
             f"load with {saved} ranks",
-            f"or convert: python -m deepspeed.checkpoint.ds_to_universal --input_folder {folder} "
-            f"--output_folder {folder}_universal, and load with checkpoint.load_universal",
-            "or take the weights only: load_optimizer_states=False, load_lr_scheduler_states=False",
+            f"or convert: {ways.universal_command(folder, stage)}",
+            f"  and load it with {ways.universal_load(folder.name)}",
+            weights,
         ),
     )
 
 
+def _precision_changed(saved: str, now: str, path: str) -> Refusal:
+    return Refusal(
+        REFUSED,
+        explain(
+            "the precision changed between save and load",
+            expected=f"optimizer state of a {now} run, as the engine is configured",
+            found=f"that of a {saved} run",
+            where=path,
+            do=(f"configure {saved}", f"or take the weights only: {ways.WEIGHTS_ONLY}"),
+        ),
+    )
+
+
+def _precision(engine: Any) -> str:
+    return "bf16" if flag(engine, "bfloat16_enabled") else "fp16" if flag(engine, "fp16_enabled") else "fp32"
+
+
+def _other_precision(path: Path, model: FileFacts, engine: Any) -> Refusal | None:
+    """The shard lies there under the name that another precision gives it."""
+    bare = path.name.removeprefix("bf16_")
+    other = path.with_name(bare if bare != path.name else f"bf16_{bare}")
+    if not other.is_file():
+        return None
+    return _precision_changed(model.precision or "fp16 or fp32", _precision(engine), str(other))
+
+
+def _unsharded_state(engine: Any, found: Preflight, model: FileFacts) -> Refusal | None:
+    """Stage 0: the model file holds the optimizer state, in a form that depends on the precision."""
+    wrapped = bool({"FP16_Optimizer", "FP16_UnfusedOptimizer"} & class_names(engine.optimizer))
+    folder = Path(found.request.folder, found.request.tag or "")
+    if model.optimizer is None:
+        shards = any(layout.parse(one.name) is not None and "optim_states" in one.name for one in folder.iterdir())
+        return Refusal(REFUSED, _stage_changed(model.stage or 2, 0, folder)) if shards else None
+    if (model.optimizer.style == "fp16") != wrapped:
+        saved = model.precision or ("fp16 or bf16" if model.optimizer.style == "fp16" else "fp32")
+        return _precision_changed(saved, _precision(engine), model.path)
+    return None
+
+
 def _does_not_fit(
-    engine: Any, found: Preflight, stage: int, dp_rank: int, dp_size: int, sharded: bool
+    engine: Any, found: Preflight, stage: int, dp_rank: int, dp_size: int, sharded: bool, asks_shard: bool
 ) -> Refusal | None:
     model = facts_of(found.files["model"])
     folder = Path(found.request.folder, found.request.tag or "")
@@ -297,11 +348,16 @@ def _does_not_fit(
             return refusal
     if (refusal := _no_scheduler(engine, found)) is not None:
         return refusal
+    if not sharded and asks_shard and engine.optimizer is not None:
+        return _unsharded_state(engine, found, model)
     tree = found.files.get("shard")
     if tree is None:
         return None
     if sharded and model.dp_world_size not in (None, dp_size):
-        return Refusal(REFUSED, _world_changed(model.dp_world_size or 0, dp_size, folder))
+        if asks_shard:
+            return Refusal(REFUSED, _world_changed(model.dp_world_size or 0, dp_size, folder, stage))
+        del found.files["shard"]  # the weights are put together from all shards; this one is another rank's now
+        return None
     return _foreign_shard(facts_of(tree), model, dp_rank)
 
 
