@@ -13,8 +13,8 @@ OFF_WORDS = ("", "0", "off", "false", "no")
 
 _started: list[bool] = []
 
-#: ``DSPATCH*`` variables that ``command`` took out of the environment, for ``dspatch doctor`` to look at.
-set_aside: dict[str, str] = {}
+#: The ``DSPATCH*`` variables that ``command`` took out of the environment, for ``dspatch doctor`` to look at.
+set_aside: dict[str, str] | None = None
 
 
 def main() -> None:
@@ -39,14 +39,16 @@ def from_autowrapt(_module: object) -> None:
 def command() -> int:
     """``dspatch`` on the command line. Here, since a wrong variable stops the import of the package: no traceback then.
 
-    ``dspatch doctor`` has to come up all the same, and says what is wrong with it: variables are set aside for it.
+    ``dspatch doctor`` has to come up all the same, unarmed, and say what is wrong: the variables are set aside for it.
     """
     import sys
 
     if sys.argv[1:2] == ["doctor"]:
-        set_aside.update((name, value) for name, value in os.environ.items() if name.startswith("DSPATCH"))
+        global set_aside  # noqa: PLW0603
+        set_aside = {name: value for name, value in os.environ.items() if name.startswith("DSPATCH")}
         for name in set_aside:
             del os.environ[name]
+        os.environ["DSPATCH"] = "0"
     try:
         from dspatch.cli.main import main as run
     except ValueError as error:  # SettingsError, whose class cannot be imported now

@@ -62,7 +62,7 @@ def ledger():
 def others():
     from dspatch.patching.matrix import load
     from dspatch.patching.site import find
-    from dspatch.patching.wrapper import PatchWrapper, chain_of
+    from dspatch.patching.wrapper import chain_of
     found = {}
     for row in load().rows:
         module = sys.modules.get(row.defining_module)
@@ -74,12 +74,13 @@ def others():
     return {"others": found}
 
 def origin(link):
-    if isinstance(link, (staticmethod, classmethod, types.MethodType)) or type(link).__module__.startswith("dspatch."):
+    kind = type(link)  # isinstance believes a proxy, which says that it is what it wraps
+    if kind in (staticmethod, classmethod, types.MethodType) or kind.__module__.startswith("dspatch."):
         return ""
-    if isinstance(link, types.FunctionType):
+    if kind is types.FunctionType:
         return link.__globals__.get("__name__", "")  # functools.wraps changes all other names
     wrapper = getattr(link, "_self_wrapper", None)
-    return getattr(wrapper, "__module__", None) or type(link).__module__ + "." + type(link).__name__
+    return getattr(wrapper, "__module__", None) or kind.__module__ + "." + kind.__name__
 
 tell("start", early=early, sitecustomize=sitecustomize, started=started, path=sys.path)
 for act in (wrapt, dspatch, torch, deepspeed, ledger, others):

@@ -55,8 +55,12 @@ class Here:
     def real(cls) -> Here:
         """Of this process; variables that had to be set aside for dspatch to start are back in their place."""
         startup = sys.modules.get("_dspatch_startup")
-        aside: dict[str, str] = getattr(startup, "set_aside", {})
-        return cls({**os.environ, **aside}, Path(os.path.expanduser("~")), Path.cwd())
+        aside: dict[str, str] | None = getattr(startup, "set_aside", None)
+        environ = dict(os.environ)
+        if aside is not None:
+            del environ["DSPATCH"]
+            environ.update(aside)
+        return cls(environ, Path(os.path.expanduser("~")), Path.cwd())
 
     # --- settings -----------------------------------------------------------------------------------------------------
 

@@ -33,8 +33,8 @@ _RED = "31"
 
 _NAMES_OF_OURS = frozenset(("dspatch", "deepspeed", "torch", "python", "root", "user"))
 _SITE = "\1"
-#: A path from the root on; `//` begins the rest of an address.
-_PATH = re.compile(rf"(?<![\w.~>{_SITE}-])/(?!/)[^\s:;,'\"()=<>|\]]+")
+#: A path from the root on; ``//`` that is left begins the rest of an address.
+_PATH = re.compile(rf"(?<![\w.~>/{_SITE}-])/(?!/)[^\s:;,'\"()=<>|\]]+")
 
 
 def as_data(here: Here, results: Iterable[tuple[str, Answer]], code: int, verbose: bool) -> dict[str, Any]:
@@ -152,6 +152,7 @@ def scrubber(here: Here) -> Callable[[str], str]:
     users = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, names))})(?!\w)") if names else None
 
     def scrub(text: str) -> str:
+        text = re.sub(r"(?<!http:)(?<!https:)//+", "/", text)
         for place, short in places:
             text = text.replace(place, short)
         text = _PATH.sub(_shorten, text).replace(_SITE, "site-packages")

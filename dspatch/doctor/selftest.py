@@ -85,12 +85,13 @@ def damage(tag: Path) -> str:
 
 
 def _judge(outcome: Outcome, seconds: float) -> Answer:
-    report = "this DeepSpeed is not guarded: report it, with --verbose"
+    report = "dspatch does not guard this DeepSpeed as it should: report it, with --verbose"
     evidence = [*(str(error) for error in outcome.errors), *outcome.said]
     lines = [line for text in evidence for line in text.splitlines()]
     warnings = [text for text in outcome.said if not text.startswith(("INFO", "DEBUG"))]
-    if len(outcome.losses) != 1:
-        return fail("a healthy checkpoint was not loaded", report, *lines)
+    if not outcome.losses:
+        raised = next((str(error) for error in outcome.errors if error), "").partition("\n")[0]
+        return fail(f"a healthy checkpoint was not loaded: {raised or 'nothing raised'}", report, *lines)
     if warnings:
         return fail(f"a healthy load was not silent: {warnings[0]}", report, *lines)
     if not all(str(error).startswith("LoadIncomplete") for error in outcome.errors) or len(set(outcome.errors)) != 1:
