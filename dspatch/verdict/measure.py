@@ -10,8 +10,8 @@ from dspatch import live
 from dspatch.settings import Settings
 from dspatch.verdict import checks, progress
 from dspatch.verdict.compare import Comparison, compare
+from dspatch.verdict.found import Preflight
 from dspatch.verdict.outcome import NOT_CHECKED, Finding, Outcome
-from dspatch.verdict.preflight import Preflight
 from dspatch.verdict.ranks import Message, Ranks, fitting
 from dspatch.verdict.report import LoadReport, from_merged, merge_messages
 

@@ -1,4 +1,4 @@
-"""What can be known before DeepSpeed touches anything: the tag, and the files that this rank needs.
+"""What can be known before DeepSpeed touches anything: the folder, the tag, and then the files of this rank.
 
 Nothing here talks to other ranks or changes anything. A ``Refusal`` is a finding of this rank alone; ``session`` has
 all ranks agree on it before one of them raises.
@@ -7,44 +7,16 @@ all ranks agree on it before one of them raises.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dspatch.checkpoint import layout, tags, ways
-from dspatch.checkpoint.damage import Damaged
-from dspatch.checkpoint.shard import FileFacts, facts_of, rank_of, saved_as
-from dspatch.checkpoint.unpickle import Tree, read_tree
-from dspatch.errors import explain, shorten
-from dspatch.live.attributes import class_names, flag, rank_in
+from dspatch.checkpoint import layout, tags
+from dspatch.errors import explain
+from dspatch.live.attributes import class_names, flag
+from dspatch.verdict.found import NOTHING, REFUSED, Preflight, Refusal, tags_there
+from dspatch.verdict.own_files import read_files
 from dspatch.verdict.request import Request
-
-NOTHING, REFUSED = "nothing", "refused"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why this rank cannot load: ``kind`` is ``nothing`` (there is nothing to load) or ``refused``."""
-
-    kind: str
-    text: str
-
-
-@dataclass(slots=True)
-class Preflight:
-    """What one rank knows before the load.
-
-    Attributes:
-        request: with the tag resolved.
-        refusal: why not to load, None for nothing.
-        files: ``"model"`` and ``"shard"`` -> tree of the file that this rank needs.
-        not_checked: why the files were not looked at, empty when they were.
-    """
-
-    request: Request
-    refusal: Refusal | None = None
-    files: dict[str, Tree] = field(default_factory=dict)
-    not_checked: str = ""
 
 
 def look(engine: Any, request: Request) -> Preflight:
@@ -60,7 +32,7 @@ def look(engine: Any, request: Request) -> Preflight:
     if found.refusal is None:
         found.not_checked = _uncovered(engine, universal)
         if not found.not_checked:
-            found.refusal = _read_files(engine, found)
+            found.refusal = read_files(engine, found)
     return found
 
 
@@ -105,7 +77,7 @@ def _no_latest(request: Request, latest: tags.Latest, universal: bool) -> Refusa
             expected=f"a tag in the file `{name}`",
             found=f"`{name}` {latest.problem}",
             where=request.folder,
-            do=(_tags_there(request.folder), _way_to(request.folder)),
+            do=(tags_there(request.folder), _way_to(request.folder)),
         ),
     )
 
@@ -138,7 +110,7 @@ def _tag_problem(request: Request) -> Refusal | None:
             expected=f"a folder {tag if len(tag) < 200 else tag[:200] + '...'!r}"[:300],
             found="no such folder" + _nearly(folder, tag),
             where=folder,
-            do=(_tags_there(folder), _way_to(folder)),
+            do=(tags_there(folder), _way_to(folder)),
         ),
     )
 
@@ -151,17 +123,12 @@ def _nearly(folder: str, tag: str) -> str:
     return ""
 
 
-def _tags_there(folder: str) -> str:
-    listed = tags.list_tags(folder)
-    return f"tags there, newest first: {shorten(one.name for one in listed)}" if listed else ""
-
-
 def _way_to(folder: str) -> str:
     return tags.looks_like(folder)
 
 
 def _refuse(headline: str, expected: str, found: str, folder: str) -> Refusal:
-    text = explain(headline, expected=expected, found=found, where=folder, do=_tags_there(folder))
+    text = explain(headline, expected=expected, found=found, where=folder, do=tags_there(folder))
     return Refusal(REFUSED, text)
 
 
@@ -173,239 +140,3 @@ def _uncovered(engine: Any, universal: bool) -> str:
     if flag(engine, "has_moe_layers"):
         return "mixture of experts"
     return ""
-
-
-# --- this rank's files ------------------------------------------------------------------------------------------------
-
-
-def _read_files(engine: Any, found: Preflight) -> Refusal | None:
-    request, stage = found.request, int(engine.zero_optimization_stage())
-    folder = Path(request.folder, request.tag or "")
-    dp_group = getattr(engine.optimizer, "dp_process_group", None)
-    dp_rank, dp_size = rank_in(dp_group) if dp_group is not None else (0, 1)
-    mp_rank = _mp_rank(engine)
-    model = folder / layout.model_file(stage, mp_rank, dp_rank)
-    wanted = {"model": model}
-    if not model.is_file():
-        return _absent_file(folder, model, stage, dp_size, None)
-    sharded = stage > 0 or "BF16_Optimizer" in class_names(engine.optimizer)
-    asks_shard = request.optimizer_states and not request.module_only
-    # At stage 3 the weights, too, come from the masters of the shard.
-    if sharded and (asks_shard or stage == 3):
-        wanted["shard"] = folder / layout.shard_file(dp_rank, mp_rank, flag(engine, "bfloat16_enabled"))
-    for role, path in wanted.items():
-        try:
-            if role == "shard" and not path.is_file():
-                other = _other_name(path)
-                if other is None and not asks_shard:
-                    continue  # DeepSpeed puts the weights together from whatever shards there are
-                if other is None:
-                    model_facts = facts_of(found.files["model"])
-                    return _other_precision(path, model_facts, engine) or _absent_file(
-                        folder, path, stage, dp_size, model_facts.dp_world_size
-                    )
-                path = other
-            found.files[role] = read_tree(path)
-        except Damaged as error:
-            return Refusal(REFUSED, explain("a file of this tag is damaged", found=error.why, where=str(path),
-                                            do=_tags_there(request.folder)))  # fmt: skip
-        except OSError as error:
-            return Refusal(REFUSED, explain("a file of this tag cannot be read", found=str(error.strerror),
-                                            where=str(path)))  # fmt: skip
-    return _does_not_fit(engine, found, stage, dp_rank, dp_size, sharded, asks_shard)
-
-
-def _other_name(path: Path) -> Path | None:
-    """The shard under the name of another precision or an older release, which DeepSpeed reads too."""
-    old = path.with_name(path.name.replace("_optim_states.pt", "optim_states.pt"))
-    return old if old.is_file() else None
-
-
-def _mp_rank(engine: Any) -> int:
-    own = getattr(engine, "checkpoint_mp_rank", None)
-    if own is not None:
-        return int(own)
-    mpu = getattr(engine, "mpu", None)
-    return 0 if mpu is None else int(mpu.get_model_parallel_rank())
-
-
-def _absent_file(folder: Path, path: Path, stage: int, dp_size: int, saved_size: int | None) -> Refusal:
-    """This rank's file is not there: because of another stage, another world size, or because it was lost.
-
-    ``saved_size``: data-parallel ranks at save as the model file says; None: it was not read or does not say, and the
-    number of shards has to tell.
-    """
-    roles = [role for role in (layout.parse(one.name) for one in folder.iterdir()) if role is not None]
-    parts = {role.dp_rank for role in roles if role.kind == "model_part"}
-    whole = any(role.kind == "model" and role.dp_rank is None for role in roles)
-    saved = 3 if parts and not whole else None
-    if whole and not parts:
-        saved = min(stage, 2) if any(role.kind == "shard" for role in roles) else 0
-    if saved is not None and saved != stage and (saved == 3 or stage == 3 or saved == 0):
-        return Refusal(REFUSED, _stage_changed(saved, stage, folder))
-    shards = {role.dp_rank for role in roles if role.kind == "shard"}
-    if saved_size is None and shards and max(one or 0 for one in shards) + 1 == len(shards):
-        saved_size = len(shards)
-    if saved_size is not None and saved_size < dp_size:
-        return Refusal(REFUSED, _world_changed(saved_size, dp_size, folder, stage))
-    siblings = [str(found) for found in sorted(folder.parent.glob(f"*/{path.name}")) if found.parent != folder]
-    return Refusal(
-        REFUSED,
-        explain(
-            "a file that this rank needs is not there",
-            expected=path.name,
-            found=f"{len(roles)} other DeepSpeed files in the folder" if roles else "no DeepSpeed file in the folder",
-            where=str(folder),
-            do=(
-                f"a file of that name lies in {shorten(siblings, 2)}" if siblings else "",
-                "with node-local disks every node needs its own ranks' files: use_node_local_storage, or copy them",
-            ),
-        ),
-    )
-
-
-def _stage_changed(saved: int, stage: int, folder: Path) -> str:
-    if not ways.same_names(saved, stage):
-        weights = (
-            f"or take the weights only: {ways.fp32_command(folder.parent, folder.name)}, and load them into the model "
-            "before deepspeed.initialize"
-        )
-    else:
-        weights = f"or take the weights only: {ways.WEIGHTS_ONLY}" if stage else ""
-    also = {1: " or 2", 2: " or 1"}.get(saved, "")
-    return explain(
-        "the ZeRO stage changed between save and load",
-        expected=f"a checkpoint of stage {stage}, as the engine is configured",
-        found=f"files of stage {saved}",
-        where=str(folder),
-        do=(f"set zero_optimization.stage to {saved}{also}", weights),
-    )
-
-
-def _world_changed(saved: int, now: int, folder: Path, stage: int) -> str:
-    # At stage 3 every rank opens a model file of its own, so more ranks than at the save find none.
-    weights = f"or take the weights only: {ways.WEIGHTS_ONLY}" if stage < 3 or now < saved else ""
-    return explain(
-        "the number of data-parallel ranks changed between save and load",
-        expected=f"a checkpoint of {now} data-parallel ranks, as many as there are now",
-        found=f"a checkpoint of {saved}",
-        where=str(folder),
-        do=(
-            f"load with {saved} ranks",
-            f"or convert: {ways.universal_command(folder, stage)}",
-            f"  and load it with {ways.universal_load(folder.name)}",
-            weights,
-        ),
-    )
-
-
-def _precision_changed(saved: str, now: str, path: str) -> Refusal:
-    return Refusal(
-        REFUSED,
-        explain(
-            "the precision changed between save and load",
-            expected=f"optimizer state of a {now} run, as the engine is configured",
-            found=f"that of a {saved} run",
-            where=path,
-            do=(f"configure {saved}", f"or take the weights only: {ways.WEIGHTS_ONLY}"),
-        ),
-    )
-
-
-def _precision(engine: Any) -> str:
-    return "bf16" if flag(engine, "bfloat16_enabled") else "fp16" if flag(engine, "fp16_enabled") else "fp32"
-
-
-def _other_precision(path: Path, model: FileFacts, engine: Any) -> Refusal | None:
-    """The shard lies there under the name that another precision gives it."""
-    bare = path.name.removeprefix("bf16_")
-    other = path.with_name(bare if bare != path.name else f"bf16_{bare}")
-    if not other.is_file():
-        return None
-    return _precision_changed(model.precision or "fp16 or fp32", _precision(engine), str(other))
-
-
-def _unsharded_state(engine: Any, found: Preflight, model: FileFacts) -> Refusal | None:
-    """Stage 0: the model file holds the optimizer state, in a form that depends on the precision."""
-    wrapped = bool({"FP16_Optimizer", "FP16_UnfusedOptimizer"} & class_names(engine.optimizer))
-    folder = Path(found.request.folder, found.request.tag or "")
-    if model.optimizer is None:
-        shards = any(layout.parse(one.name) is not None and "optim_states" in one.name for one in folder.iterdir())
-        return Refusal(REFUSED, _stage_changed(model.stage or 2, 0, folder)) if shards else None
-    if (model.optimizer.style == "fp16") != wrapped:
-        saved = model.precision or ("fp16 or bf16" if model.optimizer.style == "fp16" else "fp32")
-        return _precision_changed(saved, _precision(engine), model.path)
-    return None
-
-
-def _does_not_fit(
-    engine: Any, found: Preflight, stage: int, dp_rank: int, dp_size: int, sharded: bool, asks_shard: bool
-) -> Refusal | None:
-    model = facts_of(found.files["model"])
-    folder = Path(found.request.folder, found.request.tag or "")
-    for one in found.files.values():
-        if (refusal := _renamed(one)) is not None:
-            return refusal
-    if (refusal := _no_scheduler(engine, found)) is not None:
-        return refusal
-    if not sharded and asks_shard and engine.optimizer is not None:
-        return _unsharded_state(engine, found, model)
-    tree = found.files.get("shard")
-    if tree is None:
-        return None
-    if sharded and model.dp_world_size not in (None, dp_size):
-        if asks_shard:
-            return Refusal(REFUSED, _world_changed(model.dp_world_size or 0, dp_size, folder, stage))
-        del found.files["shard"]  # the weights are put together from all shards; this one is another rank's now
-        return None
-    return _foreign_shard(facts_of(tree), model, dp_rank)
-
-
-def _renamed(tree: Tree) -> Refusal | None:
-    """A file that was saved under the name of another rank. At stage 3 nothing else in a shard tells its rank."""
-    was, now = saved_as(tree), layout.parse(os.path.basename(tree.path))
-    if was is None or now is None or (was.kind, was.dp_rank, was.mp_rank) == (now.kind, now.dp_rank, now.mp_rank):
-        return None
-    return Refusal(
-        REFUSED,
-        explain(
-            "a file has the name of one rank and the content of another",
-            expected=f"what was saved as {os.path.basename(tree.path)}",
-            found=f"what was saved as {tree.archive.folder if tree.archive else ''}.pt",
-            where=tree.path,
-            do="restore the file from where it was copied; files of one tag were mixed up",
-        ),
-    )
-
-
-def _no_scheduler(engine: Any, found: Preflight) -> Refusal | None:
-    """DeepSpeed hands the scheduler what the file holds, which then is None (``DeepSpeedEngine._load_checkpoint``)."""
-    saved = found.files["model"].get(("lr_scheduler",))
-    if "lr_scheduler" not in found.request.asked or engine.lr_scheduler is None or saved is not None:
-        return None
-    return Refusal(
-        REFUSED,
-        explain(
-            "the checkpoint holds no scheduler, and this engine has one",
-            expected="the state of the LR scheduler",
-            found="none in the model file",
-            where=found.files["model"].path,
-            do="load_lr_scheduler_states=False keeps this run's own schedule",
-        ),
-    )
-
-
-def _foreign_shard(shard: FileFacts, model: FileFacts, dp_rank: int) -> Refusal | None:
-    ranks = rank_of(shard, model)
-    if ranks is None or dp_rank in ranks:
-        return None
-    return Refusal(
-        REFUSED,
-        explain(
-            "a shard has the name of one rank and the content of another",
-            expected=f"the partition of data-parallel rank {dp_rank}",
-            found=f"the partition of rank {shorten(ranks)}" if ranks else "a partition of no rank of this checkpoint",
-            where=shard.path,
-            do="restore the file from where it was copied; shards of one tag were mixed up",
-        ),
-    )

@@ -16,6 +16,7 @@ from dspatch.errors import LOWER_TO_WARNING, DspatchError, LoadIncomplete, LoadR
 from dspatch.live import trust
 from dspatch.settings import Settings
 from dspatch.verdict import first_step, intent, policy, preflight
+from dspatch.verdict.found import NOTHING, REFUSED, Preflight, Refusal
 from dspatch.verdict.ranks import Message, Ranks
 from dspatch.verdict.report import LoadReport
 from dspatch.verdict.request import Request
@@ -79,7 +80,7 @@ def guarded_load(wrapped: Loader, engine: Any, args: tuple[Any, ...], kwargs: di
 
 def _agree_before(
     engine: Any, request: Request, settings: Settings, declared: dict[str, str], ranks: Ranks
-) -> preflight.Preflight:
+) -> Preflight:
     """Look at the files, compare with the other ranks. A refusal is raised here, in strict mode on every rank."""
     found = preflight.look(engine, request)
     refusal = found.refusal
@@ -95,26 +96,26 @@ def _agree_before(
     if problem is None:
         return found
     kind, text = problem
-    if kind == preflight.NOTHING and declared.get("nothing") == "ok" and answer["all"]:
+    if kind == NOTHING and declared.get("nothing") == "ok" and answer["all"]:
         if ranks.rank == 0:
             log.logger().info("nothing to load, as was declared to be fine:\n%s", text)
-        found.refusal = preflight.Refusal(kind, text)
+        found.refusal = Refusal(kind, text)
         return found
     text = f"{text}\n  or:       {LOWER_TO_WARNING} makes this a warning"
     if settings.mode == "strict":
-        raise (NothingLoaded if kind == preflight.NOTHING else LoadRefused)(text)
+        raise (NothingLoaded if kind == NOTHING else LoadRefused)(text)
     if ranks.rank == 0:
         (log.logger().warning if settings.mode == "warn" else log.logger().info)("%s", text)
     found.refusal = None  # DeepSpeed is let at it, as it would be without dspatch
     return found
 
 
-def _saved_at(found: preflight.Preflight) -> Any:
+def _saved_at(found: Preflight) -> Any:
     tree = found.files.get("model")
     return None if tree is None else [tree.get((key,)) for key in ("global_steps", "global_samples", "dp_world_size")]
 
 
-def _optimizer_steps(found: preflight.Preflight) -> list[float]:
+def _optimizer_steps(found: Preflight) -> list[float]:
     tree = found.files.get("shard")
     optimizer = None if tree is None else facts_of(tree).optimizer
     return [] if optimizer is None else sorted(optimizer.steps)
@@ -126,7 +127,7 @@ def compare_refusals(messages: Sequence[Message]) -> Message:
     if refused:
         kinds = {one["refusal"][0] for _, one in refused}
         everywhere = len(refused) == len(messages)
-        kind = preflight.NOTHING if everywhere and kinds == {preflight.NOTHING} else preflight.REFUSED
+        kind = NOTHING if everywhere and kinds == {NOTHING} else REFUSED
         first = refused[0][1]
         where = shorten(f"rank {number} on {one['host']}" for number, one in refused)
         text = f"{first['refusal'][1]}\n  ranks:    {where}; the engine was not touched"
@@ -145,7 +146,7 @@ def _compare_before(messages: Sequence[Message]) -> Message:
                       ("saved_at", "checkpoints under the same tag")):  # fmt: skip
         odd = [rank for rank, one in enumerate(messages) if one[key] != messages[0][key]]
         if odd:
-            return {"problem": [preflight.REFUSED, _disagreement(messages, key, what, odd)], "all": False}
+            return {"problem": [REFUSED, _disagreement(messages, key, what, odd)], "all": False}
     return {"problem": _mixed_shards(messages), "all": False}
 
 
@@ -164,7 +165,7 @@ def _mixed_shards(messages: Sequence[Message]) -> list[str] | None:
         where=messages[0]["request"]["folder"],
         do="restore the shards of this tag from where they were copied; the engine was not touched",
     )
-    return [preflight.REFUSED, text]
+    return [REFUSED, text]
 
 
 def _disagreement(messages: Sequence[Message], key: str, what: str, odd: Sequence[int]) -> str:
@@ -195,7 +196,7 @@ def _call(
     kwargs: dict[str, Any],
     load: RunningLoad,
     ranks: Ranks,
-    before: preflight.Preflight,
+    before: Preflight,
 ) -> Any:
     """Run DeepSpeed's loader; have the ranks agree that it came back on all of them."""
     bound = inspect.signature(wrapped).bind(*args, **kwargs)
