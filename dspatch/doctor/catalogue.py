@@ -18,7 +18,7 @@ def _faults(here: Here) -> Answer:
     version = here.version
     if version is None:
         return skip("the version of this DeepSpeed cannot be trusted, so nobody knows which faults it has",
-                    "`dspatch matrix --json` and the catalogue in compat_matrix.yaml list them by release")  # fmt: skip
+                    "the key `faults` of compat_matrix.yaml lists them by release")  # fmt: skip
     found = known(here)
     count: dict[str, int] = {}
     for fault in found:

@@ -109,8 +109,7 @@ def _values(here: Here) -> Answer:
     if intent.startswith("SettingsError") and "DSPATCH_EXPECT" in here.settings:
         wrong["DSPATCH_EXPECT"] = f"DSPATCH_EXPECT: {intent}"
     if wrong:
-        fix = f"correct or unset {', '.join(wrong)}; dspatch refuses to start until then"
-        return fail(next(iter(wrong.values())), fix, *wrong.values())
+        return fail("; ".join(wrong.values()), f"correct or unset {', '.join(wrong)}", *wrong.values())
     given = ", ".join(f"{name}={value}" for name, value in here.settings.items())
     return ok(given or "no DSPATCH variable is set")
 

@@ -6,6 +6,8 @@ prefixes of its own, and what the file ``.deepspeed_env`` names (deepspeed/launc
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dspatch.doctor.checks import Answer, Check, fail, ok, warn
 from dspatch.doctor.here import Here
 
@@ -20,29 +22,44 @@ def _forwards(here: Here) -> Answer:
     listed = [str(path) for path in files]
     named: dict[str, str] = {}
     for path in files:
-        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-            variable, equals, value = line.partition("=")
-            if not equals:
-                return fail(f"line {number} of {path} is no NAME=VALUE, at which the launcher stops with a ValueError",
-                            "remove the line, also if it is empty", *listed)  # fmt: skip
-            named[variable] = value.strip()
-    wanted = {variable: value for variable, value in here.settings.items() if variable != "DSPATCH_REPORT"}
-    absent = [variable for variable in wanted if variable not in named]
-    other = [variable for variable, value in wanted.items() if variable in named and named[variable] != value.strip()]
+        try:
+            named |= _read(path)
+        except OSError as error:
+            return fail(
+                f"{path} cannot be read, at which the launcher stops: {error.strerror}", "make it readable", *listed
+            )
+        except ValueError as error:
+            return fail(f"{path}, {error} is no NAME=VALUE, at which the launcher stops", "remove that line", *listed)
+    # Only rank 0 writes the report, on the node that has the path.
+    wanted = {variable: value.strip() for variable, value in here.settings.items() if variable != "DSPATCH_REPORT"}
+    absent = [f"{variable}={value}" for variable, value in wanted.items() if variable not in named]
     if absent:
-        line = " ".join(f"{variable}={wanted[variable]}" for variable in absent)
-        return warn(f"on several nodes these do not reach the other ones: {', '.join(absent)}",
-                    f"one line each into {name} in the home or working folder: {line}", *listed)  # fmt: skip
+        told = ", ".join(one.partition("=")[0] for one in absent)
+        fix = f"one line each into {name} in the home or working folder: {' '.join(absent)}"
+        return warn(f"in a run on several nodes these do not reach other nodes: {told}", fix, *listed)
+    other = [f"{one}={named[one]}, not {value}" for one, value in wanted.items() if named[one] != value]
     if other:
-        return warn(f"{name} has another value than this shell for {', '.join(other)}: ranks would differ, and refuse to load",
-                    f"make them the same in {name}", *listed)  # fmt: skip
-    if wanted:
-        return ok(f"{name} hands on {', '.join(wanted)}", *listed)
-    left = [variable for variable in named if variable.startswith("DSPATCH")]
-    if left:
-        return warn(f"{name} sets {', '.join(left)} on other nodes, and here they are not set: ranks would differ",
-                    f"set them here too, or take them out of {name}", *listed)  # fmt: skip
+        line = f"in a run on several nodes {name} wins over this shell: {'; '.join(other)}"
+        return warn(line, f"make them the same in {name}", *listed)
+    given = [f"{variable}={value}" for variable, value in named.items() if variable.startswith("DSPATCH")]
+    if given:
+        return ok(f"in a run on several nodes {name} hands on {', '.join(given)}", *listed)
     return ok("no DSPATCH variable to hand on", *listed)
+
+
+def _read(path: Path) -> dict[str, str]:
+    """The file's variables, as the launcher reads them.
+
+    Raises:
+        OSError: the file cannot be read. ValueError: a line is not of the form; its number.
+    """
+    named = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        variable, equals, value = line.partition("=")
+        if not equals:  # an empty line too
+            raise ValueError(f"line {number}")
+        named[variable] = value.strip()
+    return named
 
 
 CHECKS = (Check("launcher.forwards", _forwards),)

@@ -51,6 +51,24 @@ def test_two_deepspeeds(editable: Environment, home: Path, tmp_path: Path) -> No
     assert roles()["newest"] in alone.check("deepspeed.installed", "OK")
 
 
+def test_one_that_only_a_finder_knows(site: Environment, home: Path, tmp_path: Path) -> None:
+    """As editable installs of it may be: no entry of the path holds the package."""
+    world = make_world(tmp_path / "source", version="")
+    (site.site / "finder.py").write_text(
+        "import importlib.util, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'deepspeed':\n"
+        f"            return importlib.util.spec_from_file_location(name, {str(world / 'deepspeed' / '__init__.py')!r})\n"
+        "sys.meta_path.append(Finder())\n"
+    )
+    (site.site / "zz-finder.pth").write_text("import finder\n")
+    found = visit(replace(site, path=()), home)
+    assert "source tree in .../source" in found.check("deepspeed.installed", "WARN")
+    found.check("deepspeed.copies", "OK")
+    found.check("deepspeed.imports", "OK")
+
+
 def test_functions_that_nobody_has_read(editable: Environment, home: Path) -> None:
     found = visit(editable, home)
     assert f"{len(IDS)} sites: {len(IDS)} compatible" in found.check("deepspeed.sites", "WARN")

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dspatch.doctor import launcher
+from dspatch.doctor.checks import run_all
+from dspatch.doctor.here import Here
 from tests.doctor.visits import visit
 from tests.support.installs import Environment
 
@@ -92,8 +95,8 @@ def test_variables_that_do_not_reach_other_nodes(editable: Environment, home: Pa
 @pytest.mark.parametrize(
     ("text", "mode", "status", "says"),
     [
-        ("DSPATCH_MODE=warn", "strict", "WARN", "another value"),
-        ("DSPATCH_MODE=warn", None, "WARN", "here they are not set"),
+        ("DSPATCH_MODE=warn", "strict", "WARN", "wins over this shell: DSPATCH_MODE=warn, not strict"),
+        ("DSPATCH_MODE=warn", None, "OK", "hands on DSPATCH_MODE=warn"),
         ("A=1\n\nDSPATCH_MODE=warn", "warn", "FAIL", "line 2"),
         ("NCCL_DEBUG=INFO=x", None, "OK", "no DSPATCH variable"),
     ],
@@ -103,3 +106,18 @@ def test_the_file(text: str, mode: str | None, status: str, says: str, editable:
     found = visit(editable, home, DS_ENV_FILE="job.env", DSPATCH_MODE=mode)
     assert says in found.check("launcher.forwards", status)
     assert found.code == (status == "FAIL")
+
+
+def test_the_file_of_the_working_folder_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, mode in (("home", "warn"), ("work", "observe")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".deepspeed_env").write_text(f"DSPATCH_MODE={mode}")
+    here = Here({"DSPATCH_MODE": "observe"}, tmp_path / "home", tmp_path / "work")
+    assert [one.status for _, one in run_all(launcher.CHECKS, here)] == ["OK"]
+    monkeypatch.setattr(Path, "read_text", unreadable)
+    ((_, answer),) = run_all(launcher.CHECKS, here)
+    assert (answer.status, "No entry" in answer.line) == ("FAIL", True)
+
+
+def unreadable(self: Path, **kwargs: str) -> str:
+    raise PermissionError(13, "No entry")
