@@ -96,7 +96,7 @@ def _say_restored_so(report: LoadReport, settings: Settings) -> None:
     if odd:
         (log.logger().info if settings.mode == "observe" else log.logger().warning)(
             "tag %r was restored as it lies in the files, but %s (%s, first %s); "
-            "a shard of another save, or weights that were replaced before the save, leave this behind",
+            "a shard of another save, another precision, or weights that were replaced before the save leave this behind",
             report.request.tag,
             odd[0].found,
             shorten(f"rank {number}" for number in sorted({number for one in odd for number in one.ranks})),

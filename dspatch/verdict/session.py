@@ -17,6 +17,7 @@ from dspatch.live import trust
 from dspatch.settings import Settings
 from dspatch.verdict import first_step, intent, policy, preflight
 from dspatch.verdict.found import NOTHING, REFUSED, Preflight, Refusal
+from dspatch.verdict.outcome import RESTORED
 from dspatch.verdict.ranks import Message, Ranks
 from dspatch.verdict.report import LoadReport
 from dspatch.verdict.request import Request
@@ -218,15 +219,34 @@ def _call(
         error = raised
     said = None if error is None else f"{type(error).__name__}: {error}"[:1500]
     answer = _agree_after(ranks, said, returned[0] is None, error)
+    problem = LoadIncomplete(answer["problem"]) if answer["problem"] is not None else None
     if error is not None:
         advice = trust.advice(error, [name for tree in before.files.values() for name in tree.names])
         if advice:
             log.add_note(error, f"dspatch: {advice}")
         log.add_note(error, f"dspatch: raised on {ranks.label} while tag {load.request.tag!r} was loaded")
-        raise error
-    if answer["problem"] is not None:
-        raise LoadIncomplete(answer["problem"])
+    failure = error or problem
+    if failure is not None:
+        log.add_note(failure, _left_behind(load.engine, before, ranks))
+        raise failure
     return returned
+
+
+def _left_behind(engine: Any, before: Preflight, ranks: Ranks) -> str:
+    """What a load that failed half-way has changed already, on this rank."""
+    if before.not_checked or not before.files:
+        return f"dspatch: {ranks.label}: what was changed already is not known"
+    from dspatch import live
+    from dspatch.verdict.compare import compare
+
+    try:
+        outcomes = compare(live.read(engine), before.files, asked=before.request.asked).outcomes
+    except Exception as unreadable:  # the engine is half-made; the failure itself is what must come out
+        return f"dspatch: {ranks.label}: what was changed already is not known ({type(unreadable).__name__})"
+    done = [name for name, one in outcomes.items() if one.word == RESTORED]
+    left = [f"{name} ({one.word})" for name, one in outcomes.items() if one.word != RESTORED]
+    right, wrong = shorten(done, 9) or "nothing", shorten(left, 9) or "nothing"
+    return f"dspatch: {ranks.label}: as in the files now: {right}; not so: {wrong}"
 
 
 def _agree_after(ranks: Ranks, said: str | None, nothing: bool, error: BaseException | None) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,16 @@ def test_one_failing_rank_stops_all(pools: Pools, tmp_path: Path, failing: int) 
     assert "1 of 2 ranks" in text
     assert f"rank {failing}" in text
     assert "OSError: no space in page cache" in text
+    if sys.version_info >= (3, 11):
+        # Rank `failing` got no further than the weights; the other one has everything, and must not train on with it.
+        told = [next(note for note in one["notes"] if "as in the files now" in note) for one in found]
+        done, _, left = told[failing].partition("; not so: ")
+        assert "weights" in done
+        assert "masters (" in left
+        assert "moments (fresh)" in left
+        done, _, left = told[1 - failing].partition("; not so: ")
+        assert "moments" in done
+        assert left == "nothing"
     assert [one["next"] for one in found] == [None, None]
 
 
