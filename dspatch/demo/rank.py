@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pkgutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ def main(job: dict[str, Any]) -> None:
     import deepspeed
     from deepspeed.accelerator import get_accelerator
 
+    if job.get("without_operators"):
+        _without_operators(deepspeed)
     kind = type(get_accelerator())
     kind.is_fp16_supported = lambda self: True  # DeepSpeed refuses fp16 on CPU; all that a checkpoint is about works
     deepspeed.init_distributed(dist_backend="gloo")
@@ -42,6 +45,16 @@ def main(job: dict[str, Any]) -> None:
         Path(job["result"]).write_text(json.dumps({"losses": losses, "error": answers, "said": said}), encoding="utf-8")
 
 
+def _without_operators(deepspeed: Any) -> None:
+    """Have DeepSpeed compile nothing in this process; its collectives on CPU then go by gloo.
+
+    Compiling takes up to a minute, and a build that is ended in the middle leaves a lock on which every later start waits.
+    """
+    compatible = deepspeed.ops.__compatible_ops__
+    for name in compatible:
+        compatible[name] = False
+
+
 def _act(engine: Any, action: str, value: Any, job: dict[str, Any]) -> list[float]:
     """Do one step of a job; returns the losses that came with it."""
     if action == "train":
@@ -51,10 +64,21 @@ def _act(engine: Any, action: str, value: Any, job: dict[str, Any]) -> list[floa
     elif action == "load":
         engine.load_checkpoint(job["folder"], tag=value, **job["load"])
         return [_evaluate(engine)]
+    elif action == "call":
+        _on_rank_0(*value)
     elif action == "spoil":
         for group in engine.optimizer.param_groups:
             group["lr"] = value
     return []
+
+
+def _on_rank_0(function: str, *arguments: str) -> None:
+    """Call a function by its full name on rank 0, while the others wait."""
+    import torch.distributed as dist
+
+    if dist.get_rank() == 0:
+        pkgutil.resolve_name(function)(*arguments)
+    dist.barrier()
 
 
 def _engine(job: dict[str, Any]) -> Any:

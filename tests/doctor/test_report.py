@@ -105,9 +105,11 @@ def test_paths_and_words_that_are_no_paths() -> None:
 # --- the self-test ----------------------------------------------------------------------------------------------------
 
 
-def test_selftest_on_a_real_release(home: Path) -> None:
-    real = tree("newest")
-    environ = {**rank_environment(real, rank=0, world=2, port=free_port()), "PYTHONPATH": None, "HOME": str(home)}
+def test_selftest_on_a_real_release(home: Path, tmp_path: Path) -> None:
+    real, extensions = tree("newest"), tmp_path / "extensions"
+    extensions.mkdir()
+    environ = {**rank_environment(real, rank=0, world=2, port=free_port()), "PYTHONPATH": None, "HOME": str(home),
+               "TORCH_EXTENSIONS_DIR": str(extensions)}  # fmt: skip
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         environ[name] = None
     python = ROOT / ".venv" / "bin" / "python"
@@ -120,6 +122,7 @@ def test_selftest_on_a_real_release(home: Path) -> None:
         assert checks[id]["status"] == OK, checks[id]
     assert {one["tier"] for one in data["sites"]} == {"tested"}
     assert {one["state"] for one in data["sites"]} == {"applied"}
+    assert list(extensions.iterdir()) == [], "a build that is ended at the time limit would leave its lock to the user"
 
 
 @pytest.mark.parametrize("first", [None, "raise ImportError('half a DeepSpeed')"])
@@ -135,27 +138,37 @@ def test_selftest_without_a_deepspeed_that_runs(
 
 
 SAME = "LoadIncomplete: the moments"
+#: Three steps and a load.
+HEALTHY = [0.4, 0.3, 0.2, 0.3]
 
 
 @pytest.mark.parametrize(
     ("outcome", "status", "text"),
     [
-        (Outcome([0.1], [SAME, SAME], ["INFO: active"]), OK, "raised LoadIncomplete on 2 ranks"),
-        (Outcome([0.1], [SAME, None], []), "FAIL", "did not raise the same error on all ranks (LoadIncomplete, None)"),
-        (Outcome([0.1], [SAME, "LoadIncomplete: other"], []), "FAIL", "did not raise the same error"),
-        (Outcome([0.1, 0.1], [None, None], []), "FAIL", "did not raise the same error on all ranks (None, None)"),
-        (Outcome([], [SAME, SAME], []), "FAIL", "a healthy checkpoint was not loaded: LoadIncomplete"),
-        (Outcome([0.1], [SAME, SAME], ["WARNING: partial load"]), "FAIL", "not silent: WARNING: partial load"),
+        (Outcome(HEALTHY, [SAME, SAME], ["INFO: active"]), OK, "raised LoadIncomplete on 2 ranks"),
+        (
+            Outcome(HEALTHY, [SAME, None], []),
+            "FAIL",
+            "did not raise the same error on all ranks (LoadIncomplete, None)",
+        ),
+        (Outcome(HEALTHY, [SAME, "LoadIncomplete: other"], []), "FAIL", "did not raise the same error"),
+        (Outcome([*HEALTHY, 0.1], [None, None], []), "FAIL", "did not raise the same error on all ranks (None, None)"),
+        (
+            Outcome(HEALTHY[1:], [SAME, SAME], []),
+            "FAIL",
+            "a healthy checkpoint was not saved and loaded: LoadIncomplete",
+        ),
+        (Outcome(HEALTHY, [SAME, SAME], ["WARNING: partial load"]), "FAIL", "not silent: WARNING: partial load"),
     ],
 )
 def test_selftest_is_judged(outcome: Outcome, status: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selftest, "_save_damage_load", lambda folder, until: outcome)
+    monkeypatch.setattr(selftest, "_save_damage_load", lambda folder: outcome)
     answer = looked_at()
     assert (answer.status, text in answer.line) == (status, True), answer
 
 
 def test_selftest_out_of_time_says_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(folder: str, until: float) -> Outcome:
+    def slow(folder: str) -> Outcome:
         raise JobFailed("")
 
     monkeypatch.setattr(selftest, "_save_damage_load", slow)
