@@ -190,7 +190,7 @@ def _does_not_fit(
     if (refusal := _no_scheduler(engine, found)) is not None:
         return refusal
     if not sharded and asks_shard and engine.optimizer is not None:
-        return _unsharded_state(engine, found, model)
+        return _unsharded_state(engine, found, model) or _other_optimizer(engine, model)
     tree = found.files.get("shard")
     if tree is None:
         return None
@@ -199,7 +199,8 @@ def _does_not_fit(
             return Refusal(REFUSED, _world_changed(model.dp_world_size or 0, dp_size, folder, stage))
         del found.files["shard"]  # the weights are put together from all shards; this one is another rank's now
         return None
-    return _foreign_shard(facts_of(tree), model, dp_rank)
+    shard = facts_of(tree)
+    return _foreign_shard(shard, model, dp_rank) or (_other_optimizer(engine, shard) if asks_shard else None)
 
 
 def _renamed(tree: Tree) -> Refusal | None:
@@ -232,6 +233,36 @@ def _no_scheduler(engine: Any, found: Preflight) -> Refusal | None:
             found="none in the model file",
             where=found.files["model"].path,
             do="load_lr_scheduler_states=False keeps this run's own schedule",
+        ),
+    )
+
+
+#: Hyperparameters that tell one kind of optimizer from another. `amsgrad` is not among them: of the Adams that may take each
+#: other's place (torch's, fused, on the CPU) some have it.
+_TELLING = frozenset(
+    ("betas", "eps", "momentum", "dampening", "nesterov", "alpha", "centered", "lr_decay", "rho", "max_coeff", "min_coeff")
+)  # fmt: skip
+
+
+def _other_optimizer(engine: Any, saved: FileFacts) -> Refusal | None:
+    """State of another kind of optimizer, which ``torch.optim.Optimizer.load_state_dict`` installs without looking."""
+    base = getattr(engine.optimizer, "optimizer", engine.optimizer)
+    if saved.optimizer is None or not saved.optimizer.groups:
+        return None
+    groups = getattr(base, "param_groups", None) or ()
+    here = _TELLING & {key for group in groups for key in group}
+    there = _TELLING & {key for group in saved.optimizer.groups for key in group}
+    if here == there or not groups:
+        return None
+    kind = saved.optimizer.kind
+    return Refusal(
+        REFUSED,
+        explain(
+            "the optimizer state is that of another kind of optimizer",
+            expected=f"state for {type(base).__name__}, with {', '.join(sorted(here)) or 'none of the usual hyperparameters'}",
+            found=f"state of {kind or 'an optimizer'} with {', '.join(sorted(there)) or 'none of them'}",
+            where=saved.path,
+            do=("configure the optimizer of the run that saved", f"or take the weights only: {ways.WEIGHTS_ONLY}"),
         ),
     )
 
