@@ -59,6 +59,7 @@ def compare(
     level: str = "full",
     asked: frozenset[str],
     threads: int = 0,
+    strict: bool = True,
 ) -> Comparison:
     """Compare one rank's reading with its files.
 
@@ -68,6 +69,7 @@ def compare(
             ``not checked``.
         level: one of ``LEVELS``.
         asked: components that the caller asked for.
+        strict: ``load_module_strict`` of the load; without it frozen weights that the file lacks are left out by request.
         threads: for checksums; 0: at most 4, and no more than this rank's share of the cores.
 
     Raises:
@@ -80,7 +82,7 @@ def compare(
         listed = sorted({*asked, *reading.not_checked})
         return Comparison({one: Outcome(NOT_CHECKED, "verification is off") for one in listed}, [], 0)
     notes = Collector(files, asked, reading.rank)
-    matcher = Matcher(files, notes)
+    matcher = Matcher(files, notes, strict)
     for tensor in reading.tensors:
         matcher.tensor(tensor)
     for state in reading.states:

@@ -26,13 +26,14 @@ class Matcher:
     Args:
         files: role -> tree.
         notes: to add to.
+        strict: ``load_module_strict`` of the load.
 
     Attributes:
         checks: tensors that both sides have, of sizes that fit.
     """
 
-    def __init__(self, files: Mapping[str, Tree], notes: Collector) -> None:
-        self._files, self._notes = files, notes
+    def __init__(self, files: Mapping[str, Tree], notes: Collector, strict: bool = True) -> None:
+        self._files, self._notes, self._strict = files, notes, strict
         self.checks: list[Check] = []
 
     def tree(self, component: str, role: str) -> Tree | None:
@@ -45,7 +46,9 @@ class Matcher:
     def absent(self, component: str, names: Sequence[str], role: str) -> None:
         """Note that the checkpoint holds nothing for a component."""
         expected = f"{component} in the file"
-        self._notes.note(component, ABSENT, component, names, expected, _HOLDS_NONE, role, reason=_HOLDS_NONE)
+        # Frozen weights may be excluded at the save, and a load that is not strict asks for what there is.
+        word = LEFT_OUT if component == "frozen" and not self._strict else ABSENT
+        self._notes.note(component, word, component, names, expected, _HOLDS_NONE, role, reason=_HOLDS_NONE)
 
     def tensor(self, live: LiveTensor) -> None:
         """A tensor with a place of its own."""

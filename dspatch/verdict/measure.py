@@ -48,8 +48,9 @@ def measure(
     else:
         with progress.told(ranks.rank):
             comparison = compare(
-                live.read(engine), found.files, level=settings.verify, asked=asked, threads=settings.threads
-            )
+                live.read(engine), found.files, level=settings.verify, asked=asked, threads=settings.threads,
+                strict=found.request.strict,
+            )  # fmt: skip
     outcomes = dict(comparison.outcomes)
     for finding in extra:
         outcomes[finding.component] = Outcome(finding.outcome)

@@ -240,7 +240,8 @@ def _left_behind(engine: Any, before: Preflight, ranks: Ranks) -> str:
     from dspatch.verdict.compare import compare
 
     try:
-        outcomes = compare(live.read(engine), before.files, asked=before.request.asked).outcomes
+        request = before.request
+        outcomes = compare(live.read(engine), before.files, asked=request.asked, strict=request.strict).outcomes
     except Exception as unreadable:  # the engine is half-made; the failure itself is what must come out
         return f"dspatch: {ranks.label}: what was changed already is not known ({type(unreadable).__name__})"
     done = [name for name, one in outcomes.items() if one.word == RESTORED]

@@ -14,14 +14,10 @@ SCENARIOS = "tests.faults.scenarios.loading:"
 
 
 def loaded(
-    pools: Pools,
-    folder: Path,
-    saved: dict[str, Any],
-    now: dict[str, Any],
-    settings: dict[str, Any] | None,
-    **kwargs: Any,
-) -> list[RankResult]:
-    pool = pools.get("newest", 2)
+    pools: Pools, folder: Path, saved: dict[str, Any], now: dict[str, Any], settings: dict[str, Any] | None,
+    role: str = "newest", **kwargs: Any,
+) -> list[RankResult]:  # fmt: skip
+    pool = pools.get(role, 2)
     if not (folder / "a").exists():
         values(pool.run(SCENARIOS + "save", timeout=120, folder=str(folder), engine=saved, tags=["a"]))
     return pool.run(SCENARIOS + "load", timeout=120, folder=str(folder), engine=now, settings=settings, **kwargs)
@@ -97,9 +93,52 @@ def test_a_scheduler_that_the_engine_has_no_place_for_is_one_warning(pools: Pool
 def test_a_parameter_more_is_upstreams_own_error_with_what_it_left_behind(
     pools: Pools, tmp_path: Path, stage: int
 ) -> None:
-    """D3: some releases raise, some load; here the exception stays the object that it is, and every rank has it."""
+    """D3: this release raises; the exception stays the object that it is, and every rank has it."""
     saved, now = {"stage": stage, "model": {"frozen": True}}, {"stage": stage}
     for one in values(loaded(pools, tmp_path, saved, now, {})):
         assert one["error"] is not None
         assert one["error"][0] == "RuntimeError"
         assert any("not so: " in note and "masters (mismatch)" in note for note in one["notes"]) or not one["notes"]
+
+
+def test_an_unfrozen_layer_is_caught(pools: Pools, tmp_path: Path) -> None:
+    """D3, in a release that loads it without a word."""
+    saved, now = {"stage": 2, "model": {"frozen": True}}, {"stage": 2}
+    for one in values(loaded(pools, tmp_path, saved, now, None, role="oldest")):
+        assert (one["error"], bool(one["path"])) == (None, True)
+    for one in values(loaded(pools, tmp_path, saved, now, {}, role="oldest")):
+        assert one["error"][0] == "LoadIncomplete"
+        assert "masters mismatch" in one["error"][1]
+        assert "first.weight" in one["error"][1]
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_custom_load_fn_is_measured(pools: Pools, tmp_path: Path, stage: int, copies: bool) -> None:
+    """E2."""
+    pool, engine = pools.get("newest", 2), {"stage": stage, "precision": "fp32"}
+    values(pool.run(SCENARIOS + "save", folder=str(tmp_path), engine=engine, tags=["a"]))
+    arguments = {"folder": str(tmp_path), "engine": engine, "copies": copies}
+    for one in values(pool.run(SCENARIOS + "load_with_own_function", settings=None, **arguments)):
+        assert one["error"] is None, "upstream trusts the function"
+    for one in values(pool.run(SCENARIOS + "load_with_own_function", settings={}, **arguments)):
+        if copies:
+            assert one["error"] is None
+        else:
+            assert one["error"][0] == "LoadIncomplete"
+            assert "weights mismatch" in one["error"][1]
+            assert "last.weight" in one["error"][1]
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("excluded", [True, False])
+def test_frozen_weights_that_were_not_saved(pools: Pools, tmp_path: Path, stage: int, excluded: bool) -> None:
+    """E3: they keep their initial values under load_module_strict=False, which is usual with adapters."""
+    pool, engine = pools.get("newest", 2), {"stage": stage, "model": {"frozen": True}}
+    arguments = {"exclude_frozen_parameters": True} if excluded else {}
+    values(pool.run(SCENARIOS + "save", folder=str(tmp_path), engine=engine, tags=["a"], arguments=arguments))
+    results = loaded(pools, tmp_path, engine, engine, {}, arguments={"load_module_strict": False})
+    assert [one["error"] for one in values(results)] == [None, None]
+    said = warnings_of(results)
+    assert len(said) == excluded
+    assert all("frozen: left out" in text and "first.weight" in text for text in said)

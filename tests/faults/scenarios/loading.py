@@ -18,8 +18,13 @@ STEPS = 3
 _TYPES: dict[str, Any] = {"str": str, "int": int, "numpy": np.int64, "path": Path}
 
 
-def save(folder: str, engine: dict[str, Any], tags: list[Any], latest: bool = True) -> list[dict[str, Any]]:
+def save(
+    folder: str, engine: dict[str, Any], tags: list[Any], latest: bool = True, arguments: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """Train and save under one tag after the other.
+
+    Args:
+        arguments: more of ``save_checkpoint``.
 
     Returns:
         For each tag the weights as they were saved, for ``weights_of``.
@@ -28,7 +33,7 @@ def save(folder: str, engine: dict[str, Any], tags: list[Any], latest: bool = Tr
     found = []
     for tag in tags:
         train(made, STEPS)
-        made.save_checkpoint(folder, tag=tag, save_latest=latest)
+        made.save_checkpoint(folder, tag=tag, save_latest=latest, **(arguments or {}))
         found.append(full_weights(made))
     dist.barrier()
     return found
@@ -74,6 +79,17 @@ def load(
         "table": str(report),
         "moved": one_step_probe(fresh) if probe and error is None and path else None,
     }
+
+
+def load_with_own_function(folder: str, engine: dict[str, Any], copies: bool, settings: Any) -> dict[str, Any]:
+    """A ``custom_load_fn`` that copies everything, or all but one parameter."""
+
+    def copy(src: dict[str, Any], dst: Any) -> None:
+        for name, value in dst.state_dict().items():
+            if copies or name != "last.weight":
+                value.copy_(src[name])
+
+    return load(folder, engine, settings=settings, arguments={"custom_load_fn": copy})
 
 
 def load_as_nobody(folder: str, engine: dict[str, Any]) -> dict[str, Any]:
