@@ -28,6 +28,13 @@ def save(folder: str, tag: str | None = None, steps: int = 3, more: int = 0, cli
 
 def save_experts(folder: str, ep_size: int, experts: int = 4, tag: str | None = None, **engine: Any) -> None:
     """The same for a model with one layer of experts."""
+    made = experts_engine(ep_size, experts, **engine)
+    train(made, 2)
+    made.save_checkpoint(folder, tag=tag)
+
+
+def experts_engine(ep_size: int, experts: int = 4, seed: int = 0, **engine: Any) -> Any:
+    """An engine with one layer of experts; ``stage`` is 2 by default."""
     from deepspeed.moe.layer import MoE
     from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
 
@@ -43,7 +50,7 @@ def save_experts(folder: str, ep_size: int, experts: int = 4, tag: str | None = 
             mixed, loss, _ = self.moe(self.first(inputs))
             return (self.last(mixed).float() - targets).square().mean() + 0.01 * loss.float()
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = Experts()
     import deepspeed
 
@@ -55,5 +62,4 @@ def save_experts(folder: str, ep_size: int, experts: int = 4, tag: str | None = 
     }  # fmt: skip
     optimizer = torch.optim.AdamW(params, lr=1e-3)
     made, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)
-    train(made, 2)
-    made.save_checkpoint(folder, tag=tag)
+    return made

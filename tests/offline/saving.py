@@ -48,11 +48,19 @@ def save_bare(folder: str) -> None:
 
 
 def save_pipeline(folder: str, stages: int, stage: int = 0, precision: str = "fp32") -> None:
-    """Train a pipeline with a function (no file), a layer without parameters (an empty file) and three linear layers."""
+    """Train and save a pipeline."""
+    made, dtype = pipeline_engine(stages, stage, precision)
+    for _ in range(2):
+        made.train_batch(_batches(dtype))
+    made.save_checkpoint(folder)
+
+
+def pipeline_engine(stages: int, stage: int = 0, precision: str = "fp32", seed: int = 0) -> tuple[Any, torch.dtype]:
+    """A pipeline with a function (no file), a layer without parameters (an empty file) and three linear layers."""
     import deepspeed
     from deepspeed.pipe import PipelineModule
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     layers = [torch.nn.Linear(11, 17), torch.tanh, torch.nn.Linear(17, 17), torch.nn.Tanh(), torch.nn.Linear(17, 5)]
     net = PipelineModule(layers=layers, num_stages=stages, loss_fn=_loss, partition_method="uniform")
     config: dict[str, Any] = {
@@ -63,10 +71,7 @@ def save_pipeline(folder: str, stages: int, stage: int = 0, precision: str = "fp
         config["bf16"] = {"enabled": True}
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     made, *_ = deepspeed.initialize(model=net, optimizer=optimizer, config=config, dist_init_required=False)
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    for _ in range(2):
-        made.train_batch(_batches(dtype))
-    made.save_checkpoint(folder)
+    return made, torch.bfloat16 if precision == "bf16" else torch.float32
 
 
 def _loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
