@@ -22,14 +22,15 @@ _MAY: dict[str, set[str]] = {
     "verdict": {"activation", "checkpoint", "live"},
     "patches": {"activation", "checkpoint", "live", "verdict"},
     "offline": {"checkpoint"},
+    "diff": {"checkpoint", "offline"},
     "demo": set(),
     "doctor": {"activation", "checkpoint", "demo", "patching"},
-    "cli": {"activation", "checkpoint", "demo", "doctor", "offline", "patching", "verdict"},
+    "cli": {"activation", "checkpoint", "demo", "diff", "doctor", "offline", "patching", "verdict"},
 }
 
 #: The only rooms that may name things of DeepSpeed; `demo` trains with it.
 _MAY_IMPORT_DEEPSPEED = {"live", "patches", "demo"}
-_NEVER_TORCH = {"checkpoint", "offline", "patching", "activation", "cli", "doctor"}
+_NEVER_TORCH = {"checkpoint", "diff", "offline", "patching", "activation", "cli", "doctor"}
 
 
 def _files() -> Iterator[tuple[str, Path]]:

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if args.merge:
         found = inspection.merge(args.merge, wish)
     else:
-        with _Bar("reading", "files") as reading, _Bar("checking", "bytes") as checking:
+        with Bar("reading", "files") as reading, Bar("checking", "bytes") as checking:
             found = inspection.inspect(wish, reading, checking)
     if args.html is not None:
         _write_page(found, args.html)
@@ -125,7 +125,7 @@ def _usage(args: argparse.Namespace) -> tuple[int, int] | None:
 def _write_part(wish: Wish, number: int, count: int) -> int:
     from dspatch.offline import inspection
 
-    with _Bar("reading", "files") as reading, _Bar("checking", "bytes") as checking:
+    with Bar("reading", "files") as reading, Bar("checking", "bytes") as checking:
         made = inspection.inspect_part(wish, number, count, reading, checking)
     json.dump(made.as_json(), sys.stdout)
     print()
@@ -177,7 +177,7 @@ def _console() -> Callable[[str, str], object] | None:
     return lambda text, style: console.print(text, style=_COLOURS[style] or None)
 
 
-class _Bar:
+class Bar:
     """A line of progress on a terminal's stderr; nothing where nobody is looking, and nothing for work that is short."""
 
     _AFTER, _EVERY, _WIDTH = 1.0, 0.2, 30
@@ -188,7 +188,7 @@ class _Bar:
         self._began = self._told = time.monotonic()
         self._shown = False
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> Bar:
         return self
 
     def __exit__(self, *_: object) -> None:

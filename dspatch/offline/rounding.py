@@ -38,6 +38,23 @@ def disagreement(shard: FileFacts, model: FileFacts, rank: int) -> tuple[int, in
     return (differing, sampled) if sampled >= _ELEMENTS and differing * 2 > sampled else None
 
 
+def rounds_to(master: TensorRef, at: int, weight: TensorRef) -> bool | None:
+    """Whether a sample of fp32 elements gives that of a weight, to within rounding; None when both are zero throughout.
+
+    Args:
+        master: fp32, contiguous.
+        at: its first element that may belong to the weight.
+        weight: contiguous, of a 16-bit or 32-bit float dtype.
+
+    Raises:
+        Damaged: a file cannot be read.
+    """
+    one, other = _sample(master, at, weight.numel), _sample(weight, 0, weight.numel)
+    if not any(map(any, (*one, *other))):
+        return None
+    return all(_agrees(a, b, weight.dtype) for a, b in zip(one, other, strict=True))
+
+
 def _comparable(shard: FileFacts, model: FileFacts) -> bool:
     zero = shard.ds_config.get("zero_optimization")
     aligned = isinstance(zero, dict) and zero.get("parameter_alignment")
