@@ -15,6 +15,7 @@ from dspatch import log
 from dspatch.activation import settings_in_force
 from dspatch.errors import explain, shorten
 from dspatch.live import outside_scheduler
+from dspatch.verdict.masters import stale_masters
 from dspatch.verdict.running import current
 
 
@@ -40,18 +41,10 @@ class _WeightsWatch:
         settings = settings_in_force()
         if settings.verify == "off" or {"load-guard", "*"} & set(settings.disable):
             return
-        names = _stale_masters(engine)
+        names = stale_masters(engine)
         if names:
             level = 20 if settings.mode == "observe" else 30
             log.logger().log(level, "%s", f"{log.rank_label()} {_undone(names)}".strip())
-
-
-def _stale_masters(engine: Any) -> list[str]:
-    from dspatch import live
-    from dspatch.verdict import pairs
-
-    found = [one for one in live.read(engine).pairs if one.component == "masters"]
-    return list(dict.fromkeys(name for names in pairs.differing_in(found, 1) for name in names))
 
 
 def _undone(names: list[str]) -> str:

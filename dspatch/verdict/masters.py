@@ -27,3 +27,12 @@ def refresh_masters(engine: Any) -> None:
             )
         )
     refresh()
+
+
+def stale_masters(engine: Any) -> list[str]:
+    """Names of the parameters whose weights are not the cast of their masters, on this rank: the next step changes them."""
+    from dspatch import live
+    from dspatch.verdict import pairs
+
+    found = [one for one in live.read(engine).pairs if one.component == "masters"]
+    return list(dict.fromkeys(name for names in pairs.differing_in(found, 1) for name in names))

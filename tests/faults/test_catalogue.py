@@ -26,10 +26,6 @@ def loaded(
 #: id -> engine that saved, engine that loads, arguments, error, texts in it.
 SILENT_UPSTREAM: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, tuple[str, ...]]] = {
     "A2": ({"stage": 3}, {"stage": 3}, {"load_module_only": True}, "LoadIncomplete", ("weights mismatch",)),
-    "A6 bf16": ({"stage": 0}, {"stage": 0}, {"load_optimizer_states": False}, "LoadIncomplete",
-                ("masters mismatch", "refresh_fp32_params")),
-    "A6 fp16": ({"stage": 0, "precision": "fp16"}, {"stage": 0, "precision": "fp16"}, {"load_optimizer_states": False},
-                "LoadIncomplete", ("masters mismatch", "the first step would undo the load")),
     "D2": ({"stage": 2, "zero": {"round_robin_gradients": True}}, {"stage": 2}, {}, "LoadIncomplete",
            ("moments mismatch", "masters mismatch", "round_robin_gradients")),
     "D8": ({"stage": 2, "optimizer": "adamw"}, {"stage": 2, "optimizer": "lion"}, {}, "LoadRefused",
