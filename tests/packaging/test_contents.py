@@ -22,9 +22,9 @@ def files_of(wheel: Path) -> dict[str, bytes]:
 
 
 def in_tree(source: Path, folders: Iterable[str]) -> dict[str, bytes]:
-    """Every file of these folders, by its path in the tree."""
+    """Every file of these folders, by its path in the tree, but for what Python leaves behind when somebody imports it."""
     found = (file for folder in folders for file in (source / folder).rglob("*") if file.is_file())
-    return {str(file.relative_to(source)): file.read_bytes() for file in found}
+    return {str(file.relative_to(source)): file.read_bytes() for file in found if "__pycache__" not in file.parts}
 
 
 def info(files: dict[str, bytes], name: str) -> str:
