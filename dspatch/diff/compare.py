@@ -123,7 +123,9 @@ def compare(a: State, b: State, only: Iterable[str] = (), progress: Progress | N
 
 def _unreadable(state: State, label: str) -> list[str]:
     kinds = ("file.", "shard.", "mixed.", "pickle.", "universal.")
-    return [f"{label}: {one.text}" for one in state.judged.findings if one.id.startswith(kinds) and one.severity == "error"]
+    return [
+        f"{label}: {one.text}" for one in state.judged.findings if one.id.startswith(kinds) and one.severity == "error"
+    ]
 
 
 class _Comparison:
@@ -152,7 +154,9 @@ class _Comparison:
                 return Component(component, NOT_COMPARED, why if lost else f"{label}: {why}")
             outcome = ONLY_A if a else ONLY_B
             alone = a or b
-            return Component(component, outcome, f"{label} holds none", [_alone(key, one, outcome) for key, one in alone.items()])
+            return Component(
+                component, outcome, f"{label} holds none", [_alone(key, one, outcome) for key, one in alone.items()]
+            )
         found, reason = list(self._pairs(a, b)), lost
         if any(one.outcome == NOT_COMPARED for one in found) and not reason:
             reason = next(one.note for one in found if one.outcome == NOT_COMPARED)
@@ -171,12 +175,14 @@ class _Comparison:
                 yield self._pair(key, one, b[key])
         if raw:
             # State without names on one side leaves the names of the other side without a partner, and the reverse.
-            why = ("its parameter is not told by the file" if mixed else "it has a place in another layout only")
+            why = "its parameter is not told by the file" if mixed else "it has a place in another layout only"
             yield from (_alone(key, (a if key in a else b)[key], NOT_COMPARED, why) for keys in alone for key in keys)
             return
         yield from self._renamed(alone, a, b)
 
-    def _renamed(self, alone: tuple[list[Key], list[Key]], a: dict[Key, Named], b: dict[Key, Named]) -> Iterator[Parameter]:
+    def _renamed(
+        self, alone: tuple[list[Key], list[Key]], a: dict[Key, Named], b: dict[Key, Named]
+    ) -> Iterator[Parameter]:
         left = list(alone[1])
         for key in alone[0]:
             one = a[key]

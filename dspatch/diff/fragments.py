@@ -259,7 +259,9 @@ class _Reader:
     # --- optimizer ----------------------------------------------------------------------------------------------------
 
     def _optimizer(self, mp: int, tree: Tree, model: FileFacts, called: dict[str, str]) -> None:
-        shards = {_dp(facts): facts for _, facts in self._of("shard") if _mp(facts) == mp and facts.optimizer is not None}
+        shards = {
+            _dp(facts): facts for _, facts in self._of("shard") if _mp(facts) == mp and facts.optimizer is not None
+        }
         if shards:
             leading = shards[min(shards)].optimizer
             assert leading is not None
@@ -434,7 +436,8 @@ class _Reader:
             state.absent["weights"] = "stage 3 keeps them as masters only"
         if "masters" not in held and not laid.sharded:
             state.absent["masters"] = "no file of this layout keeps them"
-        gone = [name for name, status in state.judged.status.items() if status == "missing"]
+        there = {record.name for record in state.judged.records}
+        gone = [name for name in laid.expected if name not in there]
         for name in (*self._broken, *gone):
             for component in self._hit(name):
                 state.lost.setdefault(component, self._broken.get(name, f"{name} is not there"))

@@ -99,7 +99,11 @@ def _add_plainly(apart: Apart, one: memoryview, other: memoryview, dtypes: tuple
     a, b = decoded(one, dtypes[0]), decoded(other, dtypes[1])
     size = FLOATS[dtypes[0]]
     for at, (x, y) in enumerate(zip(a, b, strict=True)):
-        if (one[at * size : at * size + size] != other[at * size : at * size + size]) if dtypes[0] == dtypes[1] else x != y:
+        if (
+            (one[at * size : at * size + size] != other[at * size : at * size + size])
+            if dtypes[0] == dtypes[1]
+            else x != y
+        ):
             _differs(apart, apart.elements + at, 1)
             gap = abs(x - y)
             if math.isfinite(gap) and (apart.largest is None or gap > apart.largest):

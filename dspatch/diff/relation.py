@@ -109,7 +109,9 @@ def _form(state: State) -> tuple[Any, ...]:
 def _other_model(names: Sequence[Parameter]) -> str:
     said = []
     for word in ("renamed", "reshaped", "only in A", "only in B"):
-        found = sorted({one.name if word != "renamed" else f"{one.name} -> {one.note}" for one in names if one.outcome == word})
+        found = sorted(
+            {one.name if word != "renamed" else f"{one.name} -> {one.note}" for one in names if one.outcome == word}
+        )
         if found:
             shown = ", ".join(found[:5]) + (f" and {len(found) - 5:,} more" if len(found) > 5 else "")
             said.append(f"{word}: {shown}")

@@ -97,7 +97,9 @@ def norm_ratio(one: Component) -> float | None:
     """Norm of B over norm of A, over the tensors that differ; 1 when none does, None when nothing was measured."""
     if one.outcome == EQUAL:
         return 1.0 if one.parameters else None
-    sums = [parameter.apart.sums for parameter in one.parameters if parameter.apart is not None and parameter.apart.finite]
+    sums = [
+        parameter.apart.sums for parameter in one.parameters if parameter.apart is not None and parameter.apart.finite
+    ]
     a, b = sum(one[2] for one in sums), sum(one[3] for one in sums)
     return number(math.sqrt(b / a)) if a > 0 else None
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import torch
 
+from tests.diff.made import values
 from tests.support.engines import build_engine, train
 
 
@@ -51,12 +51,6 @@ def put_state(engine: Any, seed: int) -> None:
             param.data.copy_(master)
 
 
-def values(name: str, seed: int, shape: Any) -> torch.Tensor:
-    """fp32 numbers that depend on the arguments alone."""
-    random = torch.Generator().manual_seed(zlib.crc32(f"{name}/{seed}".encode()))
-    return torch.randn(tuple(shape), generator=random) * 0.3
-
-
 def _place(wrapper: Any, param: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor], int, int]:
     """This rank's master and state of a parameter, from its first element here on, and which elements of it these are."""
     base = getattr(wrapper, "optimizer", wrapper)
@@ -82,3 +76,11 @@ def _place(wrapper: Any, param: Any) -> tuple[torch.Tensor, dict[str, torch.Tens
         flat, start, first, last = param, 0, 0, param.numel()
     state = {key: value.view(-1)[start:] for key, value in base.state[flat].items() if key != "step"}
     return flat.detach().view(-1)[start:], state, first, last
+
+
+def masters_that_differ(one: str, other: str) -> list[str]:
+    """What DeepSpeed's own script for fp32 weights says of two checkpoint folders (tag ``a``), parameter by parameter."""
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    found = [get_fp32_state_dict_from_zero_checkpoint(folder, tag="a") for folder in (one, other)]
+    return [name for name in found[0] if not torch.equal(found[0][name], found[1][name])]
