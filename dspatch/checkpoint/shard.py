@@ -439,7 +439,8 @@ def _number(value: Any) -> float | None:
 
 
 def _whole(value: Any) -> int | None:
-    return value if type(value) is int else None
+    # Larger integers count nothing, and Python refuses to write them as decimals.
+    return value if type(value) is int and abs(value) < 1 << 63 else None
 
 
 def _whole_list(value: Any) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Any
 from dspatch.checkpoint.content import CHUNK, check_record, read_bytes
 from dspatch.checkpoint.damage import Damaged
 from dspatch.diff import numbers
-from dspatch.diff.fragments import Key, Named, State, spans
+from dspatch.diff.fragments import RANK, Key, Named, State, spans
 from dspatch.diff.relation import Relation, relation
 from dspatch.errors import shorten
 
@@ -167,6 +167,13 @@ class _Comparison:
         return Component(component, outcome, reason, found, compared=sum(one.outcome == EQUAL for one in found))
 
     def _pairs(self, a: dict[Key, Named], b: dict[Key, Named]) -> Iterator[Parameter]:
+        cut = self._cut_otherwise(a, b)
+        if cut:
+            why = "it is cut over another number of model-parallel ranks"
+            yield from (
+                _alone(key, one, NOT_COMPARED, why) for side in (a, b) for key, one in side.items() if key in cut
+            )
+            a, b = ({key: one for key, one in side.items() if key not in cut} for side in (a, b))
         alone = ([key for key in a if key not in b], [key for key in b if key not in a])
         raw = [key for key in alone[0] if a[key].raw] + [key for key in alone[1] if b[key].raw]
         mixed = bool(raw) and any(one.raw for one in a.values()) != any(one.raw for one in b.values())
@@ -179,6 +186,15 @@ class _Comparison:
             yield from (_alone(key, (a if key in a else b)[key], NOT_COMPARED, why) for keys in alone for key in keys)
             return
         yield from self._renamed(alone, a, b)
+
+    def _cut_otherwise(self, a: dict[Key, Named], b: dict[Key, Named]) -> set[Key]:
+        """Parameters that one side has in slices of model-parallel ranks, and the other in other slices or as a whole."""
+        other_slices = self._states[0].judged.layout.mp != self._states[1].judged.layout.mp
+        sliced = [{_whole(key) for key in side if _whole(key) != key} for side in (a, b)]
+        there = [{_whole(key) for key in side} for side in (a, b)]
+        cut = (sliced[0] | sliced[1]) if other_slices else sliced[0] ^ sliced[1]
+        cut &= there[0] & there[1]
+        return {key for side in (a, b) for key in side if _whole(key) in cut}
 
     def _renamed(
         self, alone: tuple[list[Key], list[Key]], a: dict[Key, Named], b: dict[Key, Named]
@@ -346,6 +362,11 @@ def _alone(key: Key, named: Named, outcome: str, note: str = "") -> Parameter:
 def _key(key: Key, frozen: set[str]) -> Key:
     """Stage 0 does not say which weights are trained; the other side may."""
     return ("frozen", *key[1:]) if key[0] == "weights" and key[2] in frozen else key
+
+
+def _whole(key: Key) -> Key:
+    """The key without the model-parallel rank that a slice has behind its name."""
+    return (*key[:2], key[2].partition(RANK)[0])
 
 
 def _itemsize(named: Named) -> int:

@@ -30,6 +30,9 @@ from dspatch.offline.survey import CannotLook, Survey, look
 #: Name of a component, of the state tensor in it (``exp_avg``; empty elsewhere), and of the parameter.
 Key = tuple[str, str, str]
 
+#: What stands between the name of a parameter and a model-parallel rank, where several ranks have a slice of it.
+RANK = " (model-parallel rank "
+
 #: Files of a parameter's folder in a universal checkpoint that are no moments.
 _MASTER, _STEP = "fp32", "step"
 
@@ -118,7 +121,7 @@ def read_state(folder: str, tag: str | None) -> State:
         tag: its name; None: the one in ``latest``, else the newest.
 
     Raises:
-        CannotLook: there is no such folder or tag, or nothing in it can be read.
+        CannotLook: there is no such folder or tag, or its files hold what DeepSpeed does not write.
     """
     survey = look(folder, tag)
     wish = inspection.Wish(folder, tag)
@@ -129,7 +132,14 @@ def read_state(folder: str, tag: str | None) -> State:
     if not found.tags:
         raise CannotLook("; ".join(one.text for one in found.findings) or f"{survey.folder} holds no tag")
     made = State(found.tags[0], survey)
-    _Reader(made, reading.folder_of(survey, made.judged.tag)).read()
+    try:
+        _Reader(made, reading.folder_of(survey, made.judged.tag)).read()
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
+        # Trees that are valid and absurd: texts where DeepSpeed writes shapes, and the like.
+        what = f"{type(error).__name__}: {str(error)[:120]}"
+        raise CannotLook(
+            f"{made.judged.tag} in {survey.folder} holds what DeepSpeed does not write ({what})"
+        ) from error
     return made
 
 
@@ -186,7 +196,7 @@ class _Reader:
         if not several:
             return {name: name for name in own}
         elsewhere = {name for other, (_, theirs) in first.items() if other != mp for name in _names(theirs)}
-        return {name: f"{name} (model-parallel rank {mp})" if name in elsewhere else name for name in own}
+        return {name: f"{name}{RANK}{mp})" if name in elsewhere else name for name in own}
 
     # --- weights ------------------------------------------------------------------------------------------------------
 
@@ -220,7 +230,7 @@ class _Reader:
                 component = "experts" if role.kind == "expert" else "weights"
                 full = f"{role.layer}.{name}" if role.kind == "layer" else name
                 if (role.mp_rank or 0) > 0:
-                    full += f" (model-parallel rank {role.mp_rank})"
+                    full += f"{RANK}{role.mp_rank})"
                 self._put((component, "", full), ref.shape, ref)
 
     def _put(self, key: Key, shape: Sequence[int], ref: TensorRef, raw: bool = False) -> None:
@@ -239,8 +249,8 @@ class _Reader:
     def _values(self, tree: Tree, facts: FileFacts) -> None:
         root = tree.root if isinstance(tree.root, dict) else {}
         values = self._state.values
-        values["counters"] = {name: getattr(facts, name) for name in ("global_steps", "global_samples", "skipped_steps")
-                              if getattr(facts, name) is not None}  # fmt: skip
+        counters = {name: getattr(facts, name) for name in ("global_steps", "global_samples", "skipped_steps")}
+        values["counters"] = flat({name: count for name, count in counters.items() if count is not None})
         for name in ("lr_scheduler", "data_sampler", "random_ltd"):
             values[name] = flat(root.get(name))
         values["client_state"] = flat({key: root.get(key) for key in facts.client_keys})
@@ -332,7 +342,7 @@ class _Reader:
                 numel = math.prod(shape)
                 for rank in range(position // size if size else 0, count):
                     begin, end = max(position, rank * size), min(position + numel, (rank + 1) * size)
-                    if begin >= end and numel:
+                    if begin >= end:
                         break
                     for (component, kind), ref in _flat(shards.get(rank), group).items():
                         self._fragment((component, kind, called.get(name, name)), shape, begin - position, ref,

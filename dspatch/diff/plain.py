@@ -11,6 +11,10 @@ from dspatch.checkpoint.tensors import TensorRef
 
 #: Entries of one tree that are looked at, and characters of one text that are kept.
 _MOST, _LONGEST = 20_000, 200
+#: Steps into containers: a few that hold each other twice, fifty deep, would go on for ever.
+_MOST_VISITS = 200_000
+#: Larger integers are no counters, and cannot be written as decimals without limit.
+_LARGEST = 1 << 63
 
 
 def flat(value: Any) -> dict[str, Any]:
@@ -21,8 +25,10 @@ def flat(value: Any) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     todo: list[tuple[str, Any, int]] = [("", value, 0)]
-    while todo and len(found) < _MOST:
+    visits = 0
+    while todo and len(found) < _MOST and visits < _MOST_VISITS:
         path, one, depth = todo.pop()
+        visits += 1
         inside: list[tuple[Any, Any]] | None = None
         if isinstance(one, dict):
             inside = list(one.items())
@@ -43,9 +49,13 @@ def flat(value: Any) -> dict[str, Any]:
 def _leaf(value: Any) -> Any:
     if isinstance(value, TensorRef):
         return _tensor(value)
+    if isinstance(value, int) and abs(value) >= _LARGEST:
+        return f"a number of {value.bit_length():,} bits"
     if value is None or isinstance(value, bool | int | float):
         return value
-    text = value if isinstance(value, str) else repr(value)
+    if isinstance(value, dict | list | tuple | set | frozenset):
+        return f"{type(value).__name__} too deep to look at"
+    text = value if isinstance(value, str) else repr(value[:_LONGEST] if isinstance(value, bytes) else value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
