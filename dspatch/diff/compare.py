@@ -24,6 +24,9 @@ TENSORS = ("weights", "frozen", "buffers", "experts", "masters", "moments")
 VALUES = ("optimizer_step", "param_groups", "loss_scaler", "lr_scheduler", "counters", "data_sampler", "random_ltd",
           "client_state")  # fmt: skip
 
+#: Elements that are read of both sides at once: equal ones in as few calls as possible, the sums of others in the cache.
+_ELEMENTS = CHUNK // 16
+
 #: Pairs that a renamed parameter is looked for among, for each name that only one side has.
 _CANDIDATES = 16
 
@@ -239,7 +242,7 @@ class _Comparison:
         return True
 
     def _read(self, one: Named, other: Named) -> Iterator[tuple[memoryview, memoryview]]:
-        for x, y in spans(one, other, CHUNK // 8):
+        for x, y in spans(one, other, _ELEMENTS):
             yield read_bytes(x.ref, x.at, x.count), read_bytes(y.ref, y.at, y.count)
 
     def _pair(self, key: Key, one: Named, other: Named) -> Parameter:
@@ -274,7 +277,7 @@ class _Comparison:
     def _measure(self, one: Named, other: Named) -> numbers.Apart:
         apart = numbers.Apart()
         alike, equal_so_far = one.dtype == other.dtype, True
-        for x, y in spans(one, other, CHUNK // 8):
+        for x, y in spans(one, other, _ELEMENTS):
             left, right = read_bytes(x.ref, x.at, x.count), read_bytes(y.ref, y.at, y.count)
             self._done += len(left)
             if self._progress is not None:
@@ -285,7 +288,7 @@ class _Comparison:
             if equal_so_far and apart.elements and alike:
                 # Norms are those of the whole tensor, so what was equal so far counts, too.
                 equal_so_far, apart = False, numbers.Apart()
-                for before_x, before_y in spans(one, other, CHUNK // 8):
+                for before_x, before_y in spans(one, other, _ELEMENTS):
                     if before_x.start == x.start:
                         break
                     numbers.add(apart, read_bytes(before_x.ref, before_x.at, before_x.count),
