@@ -292,9 +292,10 @@ class _Comparison:
                     if before_x.start == x.start:
                         break
                     numbers.add(apart, read_bytes(before_x.ref, before_x.at, before_x.count),
-                                read_bytes(before_y.ref, before_y.at, before_y.count), (one.dtype, other.dtype))  # fmt: skip
+                                read_bytes(before_y.ref, before_y.at, before_y.count), (one.dtype, other.dtype),
+                                before_x.start)  # fmt: skip
             equal_so_far = False
-            numbers.add(apart, left, right, (one.dtype, other.dtype))
+            numbers.add(apart, left, right, (one.dtype, other.dtype), x.start)
         return apart
 
     def _check(self, named: Named, label: str) -> None:

@@ -526,9 +526,8 @@ def spans(one: Named, other: Named, most: int) -> Iterator[tuple[Fragment, Fragm
             count = min(most, end - at)
             yield (Fragment(at, left.ref, left.at + at - left.start, count),
                    Fragment(at, right.ref, right.at + at - right.start, count))  # fmt: skip
-        if left.start + left.count <= end:
+        # The one that ends first is done, whether or not the other has begun.
+        if left.start + left.count <= right.start + right.count:
             a.pop()
-        if right.start + right.count <= end:
+        if right.start + right.count <= left.start + left.count:
             b.pop()
-        if start >= end and a and b:  # no common element, and neither ended: the earlier one goes
-            (a if a[-1].start < b[-1].start else b).pop()

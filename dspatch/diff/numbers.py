@@ -14,10 +14,25 @@ from dataclasses import dataclass, field
 from functools import cache
 from operator import mul
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
-#: dtypes whose values are decoded; others are compared as bytes only.
-FLOATS = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
+from dspatch.checkpoint.tensors import ITEMSIZE
+
+#: dtypes whose values are decoded, with their sizes; elements of others are compared as bytes only.
+KNOWN = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1,
+         "bool": 1}  # fmt: skip
+#: dtype -> code of ``array``.
+_CODES = {
+    "float32": "f",
+    "float64": "d",
+    "int64": "q",
+    "int32": "i",
+    "int16": "h",
+    "int8": "b",
+    "uint8": "B",
+    "bool": "B",
+}
+_WORDS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
 @dataclass(slots=True)
@@ -63,30 +78,31 @@ def same(one: memoryview, other: memoryview) -> bool:
     return bytearray(one) == other
 
 
-def add(apart: Apart, one: memoryview, other: memoryview, dtypes: tuple[str, str]) -> None:
+def add(apart: Apart, one: memoryview, other: memoryview, dtypes: tuple[str, str], at: int | None = None) -> None:
     """Take in the next elements of two runs.
 
     Args:
         apart: what was found so far.
         one, other: bytes of the same number of elements, little-endian.
         dtypes: of both.
+        at: index of the first of them; None: they follow what was seen before.
     """
-    known = dtypes[0] in FLOATS and dtypes[1] in FLOATS
+    begin = apart.elements if at is None else at
     numpy = _numpy()
-    if not known:
-        _add_bytes(apart, one, other)
+    if not (dtypes[0] in KNOWN and dtypes[1] in KNOWN):
+        _add_bytes(apart, one, other, ITEMSIZE[dtypes[0]], begin)
     elif numpy is not None:
-        _add_quickly(apart, one, other, dtypes, numpy)
+        _add_quickly(apart, one, other, dtypes, numpy, begin)
     else:
-        _add_plainly(apart, one, other, dtypes)
+        _add_plainly(apart, one, other, dtypes, begin)
 
 
-def _add_bytes(apart: Apart, one: memoryview, other: memoryview) -> None:
-    """Of a dtype without values here, a byte counts as an element."""
-    for at, (a, b) in enumerate(zip(one, other, strict=True)):
-        if a != b:
-            _differs(apart, apart.elements + at, 1)
-    apart.elements += len(one)
+def _add_bytes(apart: Apart, one: memoryview, other: memoryview, size: int, begin: int) -> None:
+    count = len(one) // size
+    for at in range(count):
+        if one[at * size : (at + 1) * size] != other[at * size : (at + 1) * size]:
+            _differs(apart, begin + at, 1)
+    apart.elements += count
 
 
 def _differs(apart: Apart, at: int, count: int) -> None:
@@ -95,19 +111,17 @@ def _differs(apart: Apart, at: int, count: int) -> None:
         apart.first = at
 
 
-def _add_plainly(apart: Apart, one: memoryview, other: memoryview, dtypes: tuple[str, str]) -> None:
+def _add_plainly(apart: Apart, one: memoryview, other: memoryview, dtypes: tuple[str, str], begin: int) -> None:
     a, b = decoded(one, dtypes[0]), decoded(other, dtypes[1])
-    size = FLOATS[dtypes[0]]
-    for at, (x, y) in enumerate(zip(a, b, strict=True)):
-        if (
-            (one[at * size : at * size + size] != other[at * size : at * size + size])
-            if dtypes[0] == dtypes[1]
-            else x != y
-        ):
-            _differs(apart, apart.elements + at, 1)
-            gap = abs(x - y)
-            if math.isfinite(gap) and (apart.largest is None or gap > apart.largest):
-                apart.largest, apart.at = gap, apart.elements + at
+    size = KNOWN[dtypes[0]]
+    x, y = (one.cast(_WORDS[size]), other.cast(_WORDS[size])) if dtypes[0] == dtypes[1] else (a, b)
+    unequal = [at for at, (this, that) in enumerate(zip(x, y, strict=True)) if this != that]
+    if unequal:
+        _differs(apart, begin + unequal[0], len(unequal))
+    for at in unequal:
+        gap = abs(a[at] - b[at])
+        if (apart.largest is None or gap > apart.largest) and math.isfinite(gap):
+            apart.largest, apart.at = gap, begin + at
     for side, numbers in enumerate((a, b)):
         apart.not_finite[side] += sum(not math.isfinite(x) for x in numbers)
     if not all(map(math.isfinite, a)) or not all(map(math.isfinite, b)):
@@ -132,16 +146,18 @@ def decoded(raw: memoryview, dtype: str) -> Sequence[float]:
         wide = bytearray(len(raw) * 2)
         wide[2::4], wide[3::4] = raw[0::2], raw[1::2]
         return array("f", bytes(wide))
-    return array("f" if dtype == "float32" else "d", bytes(raw))
+    return array(_CODES[dtype], bytes(raw))
 
 
-def _add_quickly(apart: Apart, one: memoryview, other: memoryview, dtypes: tuple[str, str], numpy: ModuleType) -> None:
+def _add_quickly(
+    apart: Apart, one: memoryview, other: memoryview, dtypes: tuple[str, str], numpy: ModuleType, begin: int
+) -> None:
     def dot(x: Any, y: Any) -> float:
         return float(numpy.einsum("i,i", x, y))
 
     a, b = _array(one, dtypes[0], numpy), _array(other, dtypes[1], numpy)
     if dtypes[0] == dtypes[1]:
-        words = f"<u{FLOATS[dtypes[0]]}"
+        words = f"<u{KNOWN[dtypes[0]]}"
         unequal = numpy.frombuffer(one, words) != numpy.frombuffer(other, words)
     else:
         unequal = a != b
@@ -160,14 +176,14 @@ def _add_quickly(apart: Apart, one: memoryview, other: memoryview, dtypes: tuple
         counted = unequal
     count = int(numpy.count_nonzero(unequal))
     if count:
-        _differs(apart, apart.elements + int(unequal.argmax()), count)
+        _differs(apart, begin + int(unequal.argmax()), count)
         gaps = a - b
         numpy.abs(gaps, out=gaps)
         at = int(gaps.argmax())
         if not counted[at]:  # nothing differs in value, but -0.0 and 0.0 may
             at = int(counted.argmax())
         if counted[at] and (apart.largest is None or gaps[at] > apart.largest):
-            apart.largest, apart.at = float(gaps[at]), apart.elements + at
+            apart.largest, apart.at = float(gaps[at]), begin + at
     found = (a.sum(), b.sum(), *squares, dot(a, b))
     apart.sums = [x + float(y) for x, y in zip(apart.sums, found, strict=True)]
     apart.finite += finite
@@ -179,7 +195,7 @@ def _array(raw: memoryview, dtype: str, numpy: ModuleType) -> Any:
         wide = numpy.frombuffer(raw, "<u2").astype("<u4") << 16
         made = wide.view("<f4")
     else:
-        made = numpy.frombuffer(raw, {"float32": "<f4", "float64": "<f8", "float16": "<f2"}[dtype])
+        made = numpy.frombuffer(raw, "float16" if dtype == "float16" else _CODES[dtype])
     return made.astype("f8")
 
 

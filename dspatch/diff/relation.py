@@ -71,7 +71,8 @@ def relation(a: State, b: State, components: Sequence[Component], damage: Sequen
         return Relation(OTHER_RUN, f"B is of another run than A: {text}", doubts, steps, kinship)
     if not steps:
         counted = "at the same step" if steps == 0 else "and no counter says which one is later"
-        return Relation(CHANGED, f"B is not A: {where}, {counted} (components: {parts})", doubts, steps, kinship)
+        said = "B is not A" if _form(a) == _form(b) else "B is no faithful conversion of A"
+        return Relation(CHANGED, f"{said}: {where}, {counted} (components: {parts})", doubts, steps, kinship)
     doubts += _doubts(a, b, components, steps)
     word, first, second = (LATER, "B", "A") if steps > 0 else (EARLIER, "A", "B")
     text = f"{first} is {abs(steps):,} steps later than {second}, with the same names and shapes; {where}"
@@ -96,7 +97,7 @@ def _without_difference(
     rest = f"; not compared: {', '.join(lost)}" if lost else ""
     listed = ", ".join(compared)
     if _form(a) != _form(b):
-        text = f"the same state in another layout, bit for bit: {listed}{rest}"
+        text = f"a faithful conversion, the same state in another layout, bit for bit: {listed}{rest}"
         return Relation(CONVERTED, text, list(damage), steps, kinship)
     return Relation(SAME, f"A and B are the same, bit for bit: {listed}{rest}", list(damage), steps, kinship)
 

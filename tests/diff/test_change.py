@@ -285,6 +285,15 @@ def test_damage_does_not_hide_a_difference(states: States, copied: Copied) -> No
     assert ("weights", "", "norm.bias", "differs") in found.parameters
 
 
+def test_places_are_right_where_pieces_are_lost(states: States, copied: Copied) -> None:
+    whole, folder = states(3) / "a", copied(states(3)) / "a"
+    damage.cut(damage.shard(folder, 0))
+    set_tensor(damage.shard(folder, 1), (*_masters(3), 0), lambda one: one + (torch.arange(len(one)) == 4) * 0.5)
+    one = diff(whole, folder).parameter("masters", "middle.0.weight")
+    # Rank 1 has the second half of 289 elements.
+    assert (one["outcome"], one["differing"], one["first"], one["at"]) == ("differs", 1, 149, 149)
+
+
 def test_a_later_tag_with_the_shard_of_an_earlier_one(states: States, copied: Copied) -> None:
     folder = copied(states(2))
     shutil.copyfile(damage.shard(folder / "a", 1), damage.shard(folder / "later", 1))

@@ -94,6 +94,7 @@ def test_an_unfaithful_conversion(universal: dict[int, Path], states: States, tm
     torch.save(held, file)
     found = diff(states(2, world=4) / "a", broken)
     assert (found.code, found.relation, found.unequal) == (1, "changed", {"moments": "differs"})
+    assert found.data["answer"].startswith("B is no faithful conversion of A: 1 of ")
     assert found.parameters == [("moments", "exp_avg_sq", "last.weight", "differs")]
 
 

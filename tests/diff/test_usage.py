@@ -74,7 +74,9 @@ _PATTERNS = (0.0, -0.0, 1.0, -2.5, 3e-5, math.inf, -math.inf, math.nan, 65504.0,
 
 
 @pytest.mark.parametrize(
-    "dtypes", [(one, one) for one in numbers.FLOATS] + [("bfloat16", "float16"), ("float32", "bfloat16")]
+    "dtypes",
+    [(one, one) for one in ("float32", "float64", "bfloat16", "float16")]
+    + [("bfloat16", "float16"), ("float32", "bfloat16")],
 )
 def test_the_same_sums_without_numpy(dtypes: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     random = torch.Generator().manual_seed(3)
@@ -91,7 +93,7 @@ def test_the_same_sums_without_numpy(dtypes: tuple[str, str], monkeypatch: pytes
         apart = numbers.Apart()
         for start, end in ((0, 1024), (1024, 4096)):
             cuts = [
-                side[start * numbers.FLOATS[one] : end * numbers.FLOATS[one]]
+                side[start * numbers.KNOWN[one] : end * numbers.KNOWN[one]]
                 for side, one in zip(sides, dtypes, strict=True)
             ]
             numbers.add(apart, cuts[0], cuts[1], dtypes)
@@ -113,8 +115,19 @@ def test_bytes_decide() -> None:
         assert apart.differing == differing
         assert numbers.same(memoryview(one), memoryview(other)) == (not differing)
     apart = numbers.Apart()
-    numbers.add(apart, memoryview(b"\1\2\3"), memoryview(b"\1\0\3"), ("bool", "bool"))
-    assert (apart.differing, apart.first, apart.largest) == (1, 1, None)
+    eights = ("float8_e5m2", "float8_e5m2")
+    numbers.add(apart, memoryview(b"\1\2\3"), memoryview(b"\1\0\3"), eights)
+    assert (apart.elements, apart.differing, apart.first, apart.largest) == (3, 1, 1, None)
+
+
+@pytest.mark.parametrize("without", [False, True])
+def test_whole_numbers(without: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if without:
+        monkeypatch.setattr(numbers, "_numpy", lambda: None)
+    apart = numbers.Apart()
+    one, other = struct.pack("<3q", 5, -7, 1 << 40), struct.pack("<3q", 5, -9, 1 << 41)
+    numbers.add(apart, memoryview(one), memoryview(other), ("int64", "int64"), at=10)
+    assert (apart.elements, apart.differing, apart.first, apart.at, apart.largest) == (3, 2, 11, 12, float(1 << 40))
 
 
 def test_memory_is_flat(tmp_path: Path, states: States) -> None:
