@@ -28,7 +28,8 @@ def read(reading: Reading, engine: Any, wrapper: Any) -> None:
     if any(not master.numel() for master in wrapper.fp32_partitioned_groups_flat) or getattr(
         wrapper, "swap_optimizer", False
     ):
-        for component in ("masters", "moments", "optimizer_step"):
+        # The weights of these parameters come from their masters.
+        for component in ("masters", "moments", "optimizer_step", "weights"):
             reading.not_checked[component] = _SWAPPED
     positions = dict(_positions(wrapper))
     for index, master in enumerate(wrapper.fp32_partitioned_groups_flat):

@@ -52,6 +52,9 @@ def measure(
                 strict=found.request.strict,
             )  # fmt: skip
     outcomes = dict(comparison.outcomes)
+    if "weights" in asked and "weights" not in outcomes:
+        # Every model has some; silence about them would read as passed.
+        outcomes["weights"] = Outcome(NOT_CHECKED, "no weight of this engine has a place in the files")
     for finding in extra:
         outcomes[finding.component] = Outcome(finding.outcome)
     message: Message = {
