@@ -13,7 +13,6 @@ from dspatch.checkpoint.damage import Damaged
 from dspatch.diff import numbers
 from dspatch.diff.fragments import RANK, Key, Named, State, spans
 from dspatch.diff.relation import Relation, relation
-from dspatch.errors import shorten
 
 EQUAL, DIFFERS, ONLY_A, ONLY_B, NOT_COMPARED = "equal", "differs", "only in A", "only in B", "not compared"
 RENAMED, RESHAPED, RETYPED = "renamed", "reshaped", "other dtype"
@@ -40,7 +39,7 @@ class Parameter:
     Attributes:
         component: such as ``masters``. kind: state name of a moment, else empty. name: of the parameter, in A where it is
         there. outcome: one of the words above. shapes, dtypes: in A and B; None on the side that has it not. apart: what
-        was measured; None where nothing was. bytes: compared, of one side. note: more about the outcome; for ``renamed``
+        was measured; None where nothing was. note: more about the outcome; for ``renamed``
         the name in B.
     """
 
@@ -51,7 +50,6 @@ class Parameter:
     shapes: tuple[tuple[int, ...] | None, tuple[int, ...] | None]
     dtypes: tuple[str | None, str | None]
     apart: numbers.Apart | None = None
-    bytes: int = 0
     note: str = ""
 
     @property
@@ -80,7 +78,6 @@ class Component:
     reason: str = ""
     parameters: list[Parameter] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
-    compared: int = 0
 
 
 @dataclass(slots=True)
@@ -167,7 +164,7 @@ class _Comparison:
         outcome = EQUAL if outcomes == {EQUAL} and not lost else DIFFERS
         if outcomes <= {EQUAL, NOT_COMPARED} and (NOT_COMPARED in outcomes or lost):
             outcome = NOT_COMPARED
-        return Component(component, outcome, reason, found, compared=sum(one.outcome == EQUAL for one in found))
+        return Component(component, outcome, reason, found)
 
     def _pairs(self, a: dict[Key, Named], b: dict[Key, Named]) -> Iterator[Parameter]:
         cut = self._cut_otherwise(a, b)
@@ -213,8 +210,9 @@ class _Comparison:
                 yield _alone(key, one, self._one_sided(0, key[0]), self._lost(1, key[0]))
                 continue
             left.remove(same)
-            yield Parameter(key[0], key[1], key[2], RENAMED, (one.shape, one.shape), (one.dtype, one.dtype),
-                            bytes=one.numel * _itemsize(one), note=same[2])  # fmt: skip
+            yield Parameter(
+                key[0], key[1], key[2], RENAMED, (one.shape, one.shape), (one.dtype, one.dtype), note=same[2]
+            )
         for key in left:
             yield _alone(key, b[key], self._one_sided(1, key[0]), self._lost(0, key[0]))
 
@@ -260,7 +258,6 @@ class _Comparison:
             if str(error) not in self.damage:
                 self.damage.append(str(error))
             return made
-        made.bytes = made.apart.elements * _itemsize(one)
         if one.dtype != other.dtype:
             made.outcome = RETYPED
         elif made.apart.differing:
@@ -332,7 +329,7 @@ class _Comparison:
                  if not _alike(a.get(key), b.get(key)) or (key in a) != (key in b)]  # fmt: skip
         if component == "param_groups" and found and _as_set(a) == _as_set(b):
             found = []  # stage 3 may list a group once for each of its sub-groups
-        return Component(component, DIFFERS if found else EQUAL, values=found, compared=len(a))
+        return Component(component, DIFFERS if found else EQUAL, values=found)
 
 
 def _values(state: State, component: str) -> dict[str, Any]:
@@ -384,8 +381,3 @@ def by_name(found: Difference) -> dict[str, list[Parameter]]:
         if one.outcome != NOT_COMPARED:
             listed.setdefault(one.name, []).append(one)
     return listed
-
-
-def headline(found: Difference) -> str:
-    """Which parameters differ, in one line."""
-    return shorten(by_name(found)) or "none"

@@ -162,7 +162,7 @@ class _Reader:
         first: dict[int, tuple[Tree, FileFacts]] = {}
         for tree, facts in models:
             first.setdefault(_mp(facts), (tree, facts))
-        several = len({mp for mp in first}) > 1
+        several = len(first) > 1
         for mp, (tree, facts) in sorted(first.items()):
             self._weights(facts, self._suffix(mp, several, first))
             if mp == min(first):
@@ -210,7 +210,7 @@ class _Reader:
 
     def _frozen_parts(self, models: Sequence[tuple[Tree, FileFacts]]) -> None:
         """Stage 3 cuts what is not trained, too: equal parts, the last ones padded."""
-        for rank, (_, facts) in enumerate(models):
+        for _, facts in models:
             if facts.role is None or facts.role.kind != "model_part":
                 continue
             for name, ref in facts.fragments.items():
@@ -219,7 +219,7 @@ class _Reader:
                     continue
                 numel, start = math.prod(shape), _dp(facts) * ref.numel
                 named = self._state.tensors.setdefault(("frozen", "", name), Named(shape, ref.dtype, []))
-                if rank >= 0 and start < numel:
+                if start < numel:
                     named.fragments.append(Fragment(start, ref, 0, min(ref.numel, numel - start)))
 
     def _expert_and_layer_weights(self) -> None:
@@ -413,7 +413,7 @@ class _Reader:
         # From stage 3 they are flat, and the model files say the shapes.
         shapes = {name: shape for facts in models.values() for group in facts.param_shapes for name, shape in group}
         steps = set()
-        for file, (tree, facts) in self._files.items():
+        for file, (tree, _) in self._files.items():
             parts = file.split("/")
             if len(parts) == 3 and parts[0] == layout.UNIVERSAL:
                 name, kind = parts[1], parts[2].removesuffix(".pt")
@@ -428,7 +428,7 @@ class _Reader:
                     self._put(key, shape if is_flat else ref.shape, ref)
             elif len(parts) == 2 and isinstance(tree.root, dict):
                 precision = next((one.precision for one in models.values()), None)
-                self._about_optimizer(_optimizer_of(facts, tree), tree.root.get("param_groups"), precision)
+                self._about_optimizer(_optimizer_of(tree), tree.root.get("param_groups"), precision)
                 inner = tree.get(("optimizer_state_dict", "state"))
                 for one in inner.values() if isinstance(inner, dict) else ():
                     value = flat({"step": one.get("step")}).get("step") if isinstance(one, dict) else None
@@ -467,7 +467,7 @@ class _Reader:
         return shards if self._state.values.get("param_groups") else (*shards, *_OF_OPTIMIZER)
 
 
-def _optimizer_of(facts: FileFacts, tree: Tree) -> OptimizerFacts | None:
+def _optimizer_of(tree: Tree) -> OptimizerFacts | None:
     """Only for its loss scaler, which lies at the top of a universal checkpoint's ``optimizer_state.pt``."""
     root = tree.root
     inside = root.get("loss_scaler") if isinstance(root, dict) else None

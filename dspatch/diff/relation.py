@@ -75,7 +75,8 @@ def relation(a: State, b: State, components: Sequence[Component], damage: Sequen
         return Relation(CHANGED, f"{said}: {where}, {counted} (components: {parts})", doubts, steps, kinship)
     doubts += _doubts(a, b, components, steps)
     word, first, second = (LATER, "B", "A") if steps > 0 else (EARLIER, "A", "B")
-    text = f"{first} is {abs(steps):,} steps later than {second}, with the same names and shapes; {where}"
+    count = f"{abs(steps):,} step{'s' if abs(steps) > 1 else ''}"
+    text = f"{first} is {count} later than {second}, with the same names and shapes; {where}"
     if kinship is not None:
         text += f", correlation {kinship:.4f}"
     verdict = f"{first} is what {second} became" if not doubts else f"{first} may be what {second} became, with doubts"
