@@ -13,11 +13,14 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from dspatch import log
 from dspatch.errors import RankSilent, explain, shorten
+from dspatch.verdict.heartbeat import beating
 
 #: Largest message of one rank, in bytes.
 MESSAGE_LIMIT = 4096
@@ -47,9 +50,7 @@ class Ranks:
         if dist.is_available() and dist.is_initialized():
             self.rank, self.world = dist.get_rank(), dist.get_world_size()
         if self.world > 1:
-            from torch.distributed import distributed_c10d
-
-            self._store = distributed_c10d._get_default_store()
+            self._store = _store()
         self._prefix = ""
         self._hosts: dict[int, str] = {}
 
@@ -78,7 +79,7 @@ class Ranks:
         if self.rank:
             key = f"{self._prefix}/{topic}/{self.rank}"
             self._store.set(key, json.dumps(message))
-            answer = self._wait_for(f"{self._prefix}/{topic}/all", self.timeout + _GRACE_SECONDS)
+            answer = self._wait_while_moving(f"{self._prefix}/{topic}/all", self.timeout + _GRACE_SECONDS, 0)
             if answer is None:
                 if begins:
                     self._store.delete_key(key)
@@ -106,7 +107,7 @@ class Ranks:
         messages, silent = [own], []
         for rank in range(1, self.world):
             key = f"{self._prefix}/{topic}/{rank}"
-            message = self._wait_for(key, max(until - time.monotonic(), 0.01))
+            message = self._wait_while_moving(key, max(until - time.monotonic(), 0.01), rank)
             if message is None:
                 silent.append(rank)
                 continue
@@ -116,6 +117,38 @@ class Ranks:
         if silent:
             return {"silent": silent, "hosts": {rank: self._hosts[rank] for rank in silent if rank in self._hosts}}
         return merge(messages)
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """While the block runs, the other ranks can see that this one goes on reading files."""
+        if self._store is None:
+            yield
+            return
+        with beating(self._moved, self.timeout / 6):
+            yield
+
+    def _moved(self, count: int) -> None:
+        self._store.set(f"{self._prefix}/moving/{self.rank}", json.dumps({"count": count}))
+
+    def _wait_while_moving(self, key: str, seconds: float, rank: int) -> Message | None:
+        """Wait for a message; longer than ``seconds`` only as long as ``rank``'s counter moves in every ``timeout``.
+
+        So a rank that hangs after it has read is named one ``timeout`` later than one that never moved.
+        """
+        seen = None
+        while (message := self._wait_for(key, seconds)) is None:
+            count = self._count_of(rank)
+            if count == seen or count is None:
+                return None
+            seen, seconds = count, self.timeout
+            if not self.rank:
+                # For those who wait for rank 0, which now waits for a slow one.
+                self._moved(1_000_000 + time.monotonic_ns() // 1_000_000_000)
+        return message
+
+    def _count_of(self, rank: int) -> int | None:
+        key = f"{self._prefix}/moving/{rank}"
+        return int(json.loads(self._store.get(key))["count"]) if self._store.check([key]) else None
 
     def _wait_for(self, key: str, seconds: float) -> Message | None:
         try:
@@ -139,6 +172,17 @@ class Ranks:
                 ),
             )
         )
+
+
+def _store() -> Any:
+    from torch.distributed import distributed_c10d
+
+    store = distributed_c10d._get_default_store()
+    if store is None:  # as with MPI, which needs none
+        log.warn_once(
+            "no-store", "this job has no key-value store, so ranks cannot compare their loads: each judges its own"
+        )
+    return store
 
 
 def fitting(message: Message, shrinkable: str) -> Message:

@@ -207,7 +207,7 @@ def _call(
     error: BaseException | None = None
     returned: Any = (None, None)
     try:
-        with run(load):
+        with run(load), ranks.moving():
             returned = wrapped(*bound.args, **bound.kwargs)
         swallowed = load.raised[0] if load.raised else None
         if swallowed is not None:

@@ -62,6 +62,19 @@ def test_a_rank_that_hangs_in_the_loader_is_named(pools: Pools, tmp_path: Path) 
     assert [one["next"] for one in found] == [None, None]
 
 
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not tell what a process has read")
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_slow_rank_that_goes_on_reading_is_waited_for(pools: Pools, tmp_path: Path, slow: int) -> None:
+    """Four times the limit: storage may be slow, and a healthy cluster must not be stopped."""
+    # Rank 1 waits ten seconds more than the limit before it looks after rank 0.
+    seconds = 4.0 if slow == 0 else 1.5
+    results = run(pools, "fails_alone", folder=str(tmp_path), failing_rank=slow, how="is slow", seconds=seconds)
+    for one in values(results):
+        assert one["error"] is None
+        assert set(one["report"].values()) == {"restored"}
+        assert one["next"] is None
+
+
 def test_ranks_with_different_settings(pools: Pools, tmp_path: Path) -> None:
     per_rank = [{"settings": {"tags": "resolve"}}, {"settings": {"tags": "error"}}]
     found = values(run(pools, "own_arguments", folder=str(tmp_path), mine={}, per_rank=per_rank))

@@ -44,7 +44,10 @@ def fails_alone(folder: str, failing_rank: int, how: str, seconds: float) -> dic
         if dist.get_rank() == failing_rank:
             if how == "raises":
                 raise OSError("no space in page cache")
-            time.sleep(seconds + 2)
+            if how == "is slow":
+                _read_for(4 * seconds)
+            else:
+                time.sleep(seconds + 2)
         return original(*args, **kwargs)
 
     DeepSpeedEngine._get_all_zero_checkpoint_state_dicts = broken
@@ -52,10 +55,19 @@ def fails_alone(folder: str, failing_rank: int, how: str, seconds: float) -> dic
         found = load(folder, ENGINE, settings={"timeout": seconds})
     finally:
         DeepSpeedEngine._get_all_zero_checkpoint_state_dicts = original
-    time.sleep(0 if how == "raises" else seconds)
+    time.sleep(seconds if how == "hangs" else 0)
     dist.barrier()
     # The job goes on: the next load counts and agrees as if nothing had been.
     return {**found, "next": load(folder, ENGINE, settings={})["error"]}
+
+
+def _read_for(seconds: float) -> None:
+    """Read a file slowly, as from storage that many ranks share."""
+    until = time.monotonic() + seconds
+    with open("/dev/zero", "rb", buffering=0) as source:
+        while time.monotonic() < until:
+            source.read(1 << 20)
+            time.sleep(0.05)
 
 
 def own_arguments(folder: str, mine: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
