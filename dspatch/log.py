@@ -45,6 +45,11 @@ def rank_label() -> str:
     return f"[rank {rank}/{world or '?'}]" if rank else ""
 
 
+def tell(mode: str, text: str) -> None:
+    """Log ``text`` at WARNING, in the mode ``observe`` at INFO."""
+    logger().log(logging.INFO if mode == "observe" else logging.WARNING, "%s", text)
+
+
 def warn_once(key: str, text: str) -> bool:
     """Log ``text`` at WARNING with the rank before it, once per process for each ``key``.
 

@@ -27,6 +27,23 @@ def flag(thing: object, name: str, default: bool = False) -> bool:
     return default if value is None else bool(value)
 
 
+def base_optimizer(engine: Any) -> Any:
+    """The torch optimizer inside DeepSpeed's; None for an engine without one."""
+    optimizer = getattr(engine, "optimizer", None)
+    return getattr(optimizer, "optimizer", optimizer)
+
+
+def without_reader(engine: Any) -> str:
+    """What kind of engine or checkpoint this is, if its state has no reader yet; else empty."""
+    if flag(engine, "load_universal_checkpoint"):
+        return "universal checkpoint"
+    if "PipelineEngine" in class_names(engine):
+        return "pipeline"
+    if flag(engine, "has_moe_layers"):
+        return "mixture of experts"
+    return ""
+
+
 def plain_name(name: str) -> str:
     """A parameter's name without what wrappers added to it."""
     for wrapping in _WRAPPINGS:

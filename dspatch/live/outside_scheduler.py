@@ -9,11 +9,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-
-def base_optimizer(engine: Any) -> Any:
-    """The torch optimizer inside DeepSpeed's; None for an engine without one."""
-    optimizer = getattr(engine, "optimizer", None)
-    return getattr(optimizer, "optimizer", optimizer)
+from dspatch.live.attributes import base_optimizer
 
 
 def find(engine: Any) -> Any:

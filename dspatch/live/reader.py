@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dspatch.live import bf16, engine_state, fp16_fused, fp16_unfused, plain, zero3, zero12
-from dspatch.live.attributes import class_names, flag, layout_of, rank_in
+from dspatch.live.attributes import class_names, flag, layout_of, rank_in, without_reader
 from dspatch.live.reading import Reading
 
 #: Components that live in the optimizer.
@@ -19,6 +19,13 @@ _FAMILIES: dict[str, tuple[str, Callable[[Reading, Any, Any], None]]] = {
     "BF16_Optimizer": ("BF16", bf16.read),
     "FP16_Optimizer": ("FP16 fused", fp16_fused.read),
     "FP16_UnfusedOptimizer": ("FP16 unfused", fp16_unfused.read),
+}
+
+#: ``without_reader`` -> what to say of its components.
+_NO_READER = {
+    "universal checkpoint": "universal checkpoints have no reader yet",
+    "pipeline": "pipeline checkpoints have no reader yet",
+    "mixture of experts": "checkpoints with experts have no reader yet",
 }
 
 _NOT_IN_FILES = {
@@ -39,7 +46,7 @@ def read(engine: Any) -> Reading:
     """
     stage = _stage(engine)
     reading = Reading("unknown", stage, rank_in(None)[0])
-    refused = _refusal(engine)
+    refused = _NO_READER.get(without_reader(engine), "")
     if refused:
         for component in ("weights", *OPTIMIZER_COMPONENTS):
             reading.not_checked[component] = refused
@@ -57,16 +64,6 @@ def read(engine: Any) -> Reading:
 def _stage(engine: Any) -> int:
     stage = getattr(engine, "zero_optimization_stage", None)
     return int(stage()) if callable(stage) else 0
-
-
-def _refusal(engine: Any) -> str:
-    if flag(engine, "load_universal_checkpoint"):
-        return "universal checkpoints have no reader yet"
-    if "PipelineEngine" in class_names(engine):
-        return "pipeline checkpoints have no reader yet"
-    if flag(engine, "has_moe_layers"):
-        return "checkpoints with experts have no reader yet"
-    return ""
 
 
 def _read_optimizer(reading: Reading, engine: Any) -> None:

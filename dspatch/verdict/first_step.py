@@ -15,6 +15,7 @@ from dspatch import log
 from dspatch.activation import settings_in_force
 from dspatch.errors import explain, shorten
 from dspatch.live import outside_scheduler
+from dspatch.live.attributes import base_optimizer
 from dspatch.verdict.masters import stale_masters
 from dspatch.verdict.running import current
 
@@ -43,8 +44,7 @@ class _WeightsWatch:
             return
         names = stale_masters(engine)
         if names:
-            level = 20 if settings.mode == "observe" else 30
-            log.logger().log(level, "%s", f"{log.rank_label()} {_undone(names)}".strip())
+            log.tell(settings.mode, f"{log.rank_label()} {_undone(names)}".strip())
 
 
 def _undone(names: list[str]) -> str:
@@ -86,9 +86,9 @@ def watch_outside_scheduler(engine: Any, rank: int) -> None:
             return
         ours, theirs = outside_scheduler.rates(one)
         if ours and ours != theirs:
-            log.logger().log(20 if settings_in_force().mode == "observe" else 30, "%s", _moves(kind, ours, theirs))
+            log.tell(settings_in_force().mode, _moves(kind, ours, theirs))
 
-    register = getattr(outside_scheduler.base_optimizer(engine), "register_step_pre_hook", None)
+    register = getattr(base_optimizer(engine), "register_step_pre_hook", None)
     if register is not None:
         handle = register(at_first_step)
 

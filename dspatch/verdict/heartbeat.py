@@ -7,10 +7,11 @@ was stopped, does not.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from dspatch.verdict.repeating import repeating
 
 #: Bytes between two looks that count as reading; less is what a process does anyway.
 _READING = 1 << 16
@@ -33,24 +34,18 @@ def beating(say: Callable[[int], None], every: float) -> Iterator[None]:
         say: called in a thread of its own; an exception ends the beating, and then the rank counts as standing still.
         every: seconds between two looks.
     """
-    over = threading.Event()
+    before, count, heard = bytes_read(), 0, True
 
     def beat() -> None:
-        before, count = bytes_read(), 0
-        while not over.wait(every):
-            now = bytes_read()
-            if now is not None and before is not None and now - before >= _READING:
-                count += 1
-                try:
-                    say(count)
-                except Exception:
-                    return
-            before = now
+        nonlocal before, count, heard
+        now = bytes_read()
+        if heard and now is not None and before is not None and now - before >= _READING:
+            count += 1
+            try:
+                say(count)
+            except Exception:
+                heard = False
+        before = now
 
-    thread = threading.Thread(target=beat, name="dspatch-heartbeat", daemon=True)
-    thread.start()
-    try:
+    with repeating("dspatch-heartbeat", every, beat):
         yield
-    finally:
-        over.set()
-        thread.join()

@@ -14,7 +14,7 @@ from dspatch.checkpoint.damage import Damaged
 from dspatch.checkpoint.shard import FileFacts, facts_of, rank_of, saved_as
 from dspatch.checkpoint.unpickle import Tree, read_tree
 from dspatch.errors import explain, shorten
-from dspatch.live.attributes import class_names, flag, rank_in
+from dspatch.live.attributes import base_optimizer, class_names, flag, rank_in
 from dspatch.verdict.found import REFUSED, Preflight, Refusal, tags_there
 
 
@@ -246,7 +246,7 @@ _TELLING = frozenset(
 
 def _other_optimizer(engine: Any, saved: FileFacts) -> Refusal | None:
     """State of another kind of optimizer, which ``torch.optim.Optimizer.load_state_dict`` installs without looking."""
-    base = getattr(engine.optimizer, "optimizer", engine.optimizer)
+    base = base_optimizer(engine)
     if saved.optimizer is None or not saved.optimizer.groups:
         return None
     groups = getattr(base, "param_groups", None) or ()

@@ -41,7 +41,7 @@ def apply(report: LoadReport, settings: Settings, rank: int) -> None:
     if settings.mode == "strict":
         raise LoadIncomplete(text)
     if rank == 0:
-        (log.logger().warning if settings.mode == "warn" else log.logger().info)("%s", text)
+        log.tell(settings.mode, text)
 
 
 def incomplete(report: LoadReport) -> str:
@@ -76,7 +76,7 @@ def _say_left_out(report: LoadReport, settings: Settings) -> None:
         names = [text for one in report.findings if one.component == name for text in one.names]
         if name in ("weights", "frozen") and names:
             lines.append(f"    {shorten(dict.fromkeys(names))}")
-    (log.logger().info if settings.mode == "observe" else log.logger().warning)("%s", "\n".join(lines))
+    log.tell(settings.mode, "\n".join(lines))
 
 
 def _say_not_checked(report: LoadReport, settings: Settings) -> None:
@@ -85,22 +85,19 @@ def _say_not_checked(report: LoadReport, settings: Settings) -> None:
     if not listed or settings.verify == "off":
         return
     told = "; ".join(f"{name} ({one.reason})" for name, one in listed.items())
-    (log.logger().info if settings.mode == "observe" else log.logger().warning)(
-        "not checked after the load of tag %r: %s", report.request.tag, told
-    )
+    log.tell(settings.mode, f"not checked after the load of tag {report.request.tag!r}: {told}")
 
 
 def _say_restored_so(report: LoadReport, settings: Settings) -> None:
     """What was restored to the byte although the files do not fit each other."""
     odd = [one for one in report.findings if one.outcome == RESTORED]
     if odd:
-        (log.logger().info if settings.mode == "observe" else log.logger().warning)(
-            "tag %r was restored as it lies in the files, but %s (%s, first %s); "
-            "a shard of another save, another precision, or weights that were replaced before the save leave this behind",
-            report.request.tag,
-            odd[0].found,
-            shorten(f"rank {number}" for number in sorted({number for one in odd for number in one.ranks})),
-            shorten(odd[0].names, 2),
+        ranks = shorten(f"rank {number}" for number in sorted({number for one in odd for number in one.ranks}))
+        log.tell(
+            settings.mode,
+            f"tag {report.request.tag!r} was restored as it lies in the files, but {odd[0].found} "
+            f"({ranks}, first {shorten(odd[0].names, 2)}); a shard of another save, another precision, "
+            "or weights that were replaced before the save leave this behind",
         )
 
 

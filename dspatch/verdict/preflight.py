@@ -13,7 +13,7 @@ from typing import Any
 
 from dspatch.checkpoint import layout, tags
 from dspatch.errors import explain
-from dspatch.live.attributes import class_names, flag
+from dspatch.live.attributes import flag, without_reader
 from dspatch.verdict.found import NOTHING, REFUSED, Preflight, Refusal, tags_there
 from dspatch.verdict.own_files import read_files
 from dspatch.verdict.request import Request
@@ -30,7 +30,7 @@ def look(engine: Any, request: Request) -> Preflight:
         request = replace(request, tag=latest.tag)
     found = Preflight(request, refusal or _tag_problem(request))
     if found.refusal is None:
-        found.not_checked = _uncovered(engine, universal)
+        found.not_checked = without_reader(engine)
         if not found.not_checked:
             found.refusal = read_files(engine, found)
     return found
@@ -130,13 +130,3 @@ def _way_to(folder: str) -> str:
 def _refuse(headline: str, expected: str, found: str, folder: str) -> Refusal:
     text = explain(headline, expected=expected, found=found, where=folder, do=tags_there(folder))
     return Refusal(REFUSED, text)
-
-
-def _uncovered(engine: Any, universal: bool) -> str:
-    if universal:
-        return "universal checkpoint"
-    if "PipelineEngine" in class_names(engine):
-        return "pipeline"
-    if flag(engine, "has_moe_layers"):
-        return "mixture of experts"
-    return ""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dspatch import log
+from dspatch.verdict.repeating import repeating
 
 #: Seconds between two lines, and before the first.
 EVERY = 10.0
@@ -49,16 +50,5 @@ def told(rank: int) -> Iterator[None]:
     if rank:
         yield
         return
-    over = threading.Event()
-
-    def tell() -> None:
-        while not over.wait(EVERY):
-            log.logger().info("%s", current)
-
-    teller = threading.Thread(target=tell, name="dspatch-progress", daemon=True)
-    teller.start()
-    try:
+    with repeating("dspatch-progress", EVERY, lambda: log.logger().info("%s", current)):
         yield
-    finally:
-        over.set()
-        teller.join()

@@ -106,7 +106,7 @@ def _agree_before(
     if settings.mode == "strict":
         raise (NothingLoaded if kind == NOTHING else LoadRefused)(text)
     if ranks.rank == 0:
-        (log.logger().warning if settings.mode == "warn" else log.logger().info)("%s", text)
+        log.tell(settings.mode, text)
     found.refusal = None  # DeepSpeed is let at it, as it would be without dspatch
     return found
 
@@ -313,4 +313,4 @@ def _refuse_unmatched(load: RunningLoad, settings: Settings) -> None:
     )
     if settings.mode == "strict":
         raise LoadIncomplete(text)
-    log.logger().log(30 if settings.mode == "warn" else 20, "%s", text)
+    log.tell(settings.mode, text)

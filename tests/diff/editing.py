@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from tests.support import damage
+
 
 class _Empty:
     """Keeps what it was made from, so that it is pickled as it was."""
@@ -60,10 +62,4 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 def set_tensor(path: Path, keys: tuple[Any, ...], change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """Replace one tensor of a file by ``change`` of it, found by its key path."""
-
-    def at_keys(tree: Any) -> None:
-        for key in keys[:-1]:
-            tree = tree[key]
-        tree[keys[-1]] = change(tree[keys[-1]].detach())
-
-    rewrite(path, at_keys)
+    damage.set_tensor(path, keys, lambda one: change(one.detach()), rewrite)

@@ -100,15 +100,24 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     torch.save(tree, path)
 
 
-def set_tensor(path: Path, keys: tuple[Any, ...], change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Replace one tensor of a file by ``change`` of it, found by its key path."""
+def set_tensor(
+    path: Path,
+    keys: tuple[Any, ...],
+    change: Callable[[torch.Tensor], torch.Tensor],
+    rewriting: Callable[[Path, Callable[[dict[str, Any]], None]], None] = rewrite,
+) -> None:
+    """Replace one tensor of a file by ``change`` of it, found by its key path.
+
+    Args:
+        rewriting: how the file is read and written.
+    """
 
     def at_keys(tree: Any) -> None:
         for key in keys[:-1]:
             tree = tree[key]
         tree[keys[-1]] = change(tree[keys[-1]])
 
-    rewrite(path, at_keys)
+    rewriting(path, at_keys)
 
 
 def set_latest(folder: Path, text: str | bytes) -> None:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from dspatch import live
+from tests.faults.scenarios.below import behind_the_optimizer
 from tests.support import damage
 from tests.support.engines import build_engine, train
 from tests.support.inside import with_dspatch
@@ -37,7 +38,7 @@ def load(folder: str, saved: dict[str, Any], steps: int, where: str, place: floa
     fresh = build_engine(seed=2, **saved)
     harmed: list[bool] = []
     if where == "live":
-        _behind(fresh, lambda: harmed.append(_flip(fresh, place, bit)))
+        behind_the_optimizer(fresh, lambda: harmed.append(_flip(fresh, place, bit)))
     error, text = None, ""
     with with_dspatch() as dspatch:
         try:
@@ -47,17 +48,6 @@ def load(folder: str, saved: dict[str, Any], steps: int, where: str, place: floa
         report = dspatch.last_report(fresh)
     lost = [] if report is None else sorted(name for name, one in report.outcomes.items() if one.word != "restored")
     return {"error": error, "text": text, "lost": lost, "harmed": where == "file" or any(harmed)}
-
-
-def _behind(engine: Any, harm: Any) -> None:
-    original = engine.optimizer.load_state_dict
-
-    def followed(*args: Any, **kwargs: Any) -> Any:
-        found = original(*args, **kwargs)
-        harm()
-        return found
-
-    engine.optimizer.load_state_dict = followed
 
 
 def _flip(engine: Any, place: float, bit: int) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from tests.faults.scenarios.below import behind_the_optimizer
 from tests.live.scenarios import FAULTS
 from tests.support import damage, engines
 from tests.support.engines import build_engine, train
@@ -45,7 +46,7 @@ def load(folder: str, saved: dict[str, Any], fault: str) -> dict[str, Any]:
     dist.barrier()
     fresh = _engine(saved, fault)
     if fault in FAULTS:
-        _behind(fresh, lambda: FAULTS[fault](fresh, folder))
+        behind_the_optimizer(fresh, lambda: FAULTS[fault](fresh, folder))
     error = None
     with with_dspatch() as dspatch:
         try:
@@ -66,15 +67,3 @@ def _engine(saved: dict[str, Any], fault: str) -> Any:
         return build_engine(**{**saved, "seed": 7})
     finally:
         engines._param_groups = original
-
-
-def _behind(engine: Any, fault: Callable[[], None]) -> None:
-    """Have the fault made as soon as DeepSpeed has restored the optimizer, on this engine alone."""
-    original = engine.optimizer.load_state_dict
-
-    def followed_by_a_fault(*args: Any, **kwargs: Any) -> Any:
-        found = original(*args, **kwargs)
-        fault()
-        return found
-
-    engine.optimizer.load_state_dict = followed_by_a_fault
