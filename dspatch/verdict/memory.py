@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING
 
-from dspatch.checkpoint.content import crc_of
+from dspatch.checkpoint.content import crc_combined, crc_of
 from dspatch.verdict import progress
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ def crc_of_runs(runs: Sequence[torch.Tensor], threads: int) -> list[int]:
         sums = [_crc_of_piece(piece) for _, piece in pieces]
     found = [0] * len(runs)
     for (number, piece), crc in zip(pieces, sums, strict=True):
-        found[number] = combine(found[number], crc, piece.numel()) if found[number] else crc
+        found[number] = crc_combined(found[number], crc, piece.numel())
     return found
 
 
@@ -89,56 +91,18 @@ def _crc_of_piece(piece: torch.Tensor) -> int:
     return crc
 
 
-def combine(first: int, second: int, length: int) -> int:
-    """CRC-32 of two runs after each other, from the CRC-32 of each and the length of the second."""
-    try:
-        from zlib_ng import zlib_ng
-    except ImportError:
-        return _combined(first, second, length)
-    joined = getattr(zlib_ng, "crc32_combine", None)
-    return _combined(first, second, length) if joined is None else int(joined(first, second, length))
-
-
-_POLYNOMIAL = 0xEDB88320
-
-
-def _combined(first: int, second: int, length: int) -> int:
-    # The checksum of `first` runs on over `length` zero bytes, which is a multiplication by x^(8 * length) modulo the
-    # polynomial; by squaring that takes log2(length) steps.
-    factor, power, bits = 1 << 31, 1 << 30, length * 8
-    while bits:
-        if bits & 1:
-            factor = _times(factor, power)
-        power = _times(power, power)
-        bits >>= 1
-    return _times(factor, first) ^ second
-
-
-def _times(one: int, other: int) -> int:
-    """Product of two polynomials over GF(2) modulo that of CRC-32, in its reflected notation."""
-    product = 0
-    for bit in range(31, -1, -1):
-        if one >> bit & 1:
-            product ^= other
-        other = other >> 1 ^ (_POLYNOMIAL if other & 1 else 0)
-    return product
-
-
 def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two runs of bytes on the CPU are equal; in wide words where both are aligned, which is far faster."""
-    import torch
-
-    if one.numel() != other.numel():
-        return False
-    for dtype, width in ((torch.int64, 8), (torch.int32, 4), (torch.int16, 2)):
-        if not (one.numel() % width or _address(one) % width or _address(other) % width):
-            return torch.equal(one.view(dtype), other.view(dtype))
-    return torch.equal(one, other)
+    """Whether two contiguous runs of bytes on the CPU are equal. Releases the GIL; twice as fast as ``torch.equal``."""
+    size = one.numel()
+    return size == other.numel() and (not size or not _memcmp()(one.data_ptr(), other.data_ptr(), size))
 
 
-def _address(run: torch.Tensor) -> int:
-    # `Tensor.view(dtype)` counts from the storage's start, which is aligned for every dtype.
-    return int(run.storage_offset()) | int(run.data_ptr())
+@cache
+def _memcmp() -> Callable[[int, int, int], int]:
+    library = ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)
+    compare = library.memcmp
+    compare.argtypes, compare.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
+    return compare
 
 
 def first_difference(one: torch.Tensor, other: torch.Tensor) -> int:

@@ -14,13 +14,6 @@ from dspatch.verdict import memory
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool]
 
 
-@given(st.binary(max_size=200), st.binary(max_size=200))
-def test_checksums_are_put_together(first: bytes, second: bytes) -> None:
-    whole = zlib.crc32(first + second)
-    assert memory.combine(zlib.crc32(first), zlib.crc32(second), len(second)) == whole
-    assert memory._combined(zlib.crc32(first), zlib.crc32(second), len(second)) == whole
-
-
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_checksum_of_live_bytes(dtype: torch.dtype, threads: int) -> None:
