@@ -47,6 +47,7 @@ class LiveTensor:
         numel: how many leading elements count; what follows is padding that a file may or may not hold.
         fragments: the parameters inside, in order of ``start``; what none of them covers is padding.
         missing: what it means when the file has nothing at ``path``; empty: the checkpoint lacks it.
+        swap: name of the swap file that holds the elements, where ``path`` has an empty tensor (NVMe offload).
     """
 
     component: str
@@ -57,6 +58,7 @@ class LiveTensor:
     numel: int
     fragments: tuple[Fragment, ...]
     missing: str = ""
+    swap: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class LiveState:
         size: elements of the tensor that the state belongs to; entries of that size are moments.
         numel: how many leading elements count.
         fragments: the parameters inside.
+        swaps: name of the state -> name of the swap file that holds its elements (NVMe offload).
     """
 
     label: str
@@ -81,6 +84,7 @@ class LiveState:
     size: int
     numel: int
     fragments: tuple[Fragment, ...]
+    swaps: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,7 @@ class LivePair:
         hint: what to do when they differ.
         role, path, start: where a file holds ``source``, when ``copy`` lies in no file itself (ZeRO-3 weights): its
             elements begin with number ``start`` of the tensor at ``path``.
+        swap: as in ``LiveTensor``.
     """
 
     component: str
@@ -132,6 +137,7 @@ class LivePair:
     role: str = ""
     path: Path = ()
     start: int = 0
+    swap: str = ""
 
 
 @dataclass(slots=True)
@@ -148,6 +154,7 @@ class Reading:
         not_checked: component -> why nothing can be said about it.
         nowhere: component -> why no file has it, although the engine keeps it.
         no_place: component -> (role, path) of what a file may hold and this engine has no place for.
+        swap_rank: whose folder of swap files is this rank's own (NVMe offload).
     """
 
     family: str
@@ -161,3 +168,4 @@ class Reading:
     not_checked: dict[str, str] = field(default_factory=dict)
     nowhere: dict[str, str] = field(default_factory=dict)
     no_place: dict[str, tuple[str, Path]] = field(default_factory=dict)
+    swap_rank: int = 0

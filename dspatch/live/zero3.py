@@ -12,39 +12,52 @@ from typing import Any
 
 from dspatch.live.attributes import Names, rank_in
 from dspatch.live.base_optimizer import add_groups, add_state, note_compressed
-from dspatch.live.reading import Fragment, LivePair, LiveTensor, Path, Reading
+from dspatch.live.reading import Fragment, LivePair, LiveState, LiveTensor, Path, Reading
 from dspatch.live.scaler import add_scaler_object
+from dspatch.live.swapped import swap_rank, swapped_state
 
 ROOT = ("optimizer_state_dict",)
 BASE = (*ROOT, "optimizer_state_dict")
 
 _STALE = "engine.optimizer.refresh_fp32_params() makes the masters from the weights"
-_SWAPPED = "the state lies in NVMe swap files, which dspatch does not read yet"
+_EMPTY = "the masters are not in memory, and no swap file is known to hold them"
 
 
 def read(reading: Reading, engine: Any, wrapper: Any) -> None:
     """Add weights, masters, moments, step, hyperparameters and loss scale."""
     names, base = Names(engine), wrapper.optimizer
-    if any(not master.numel() for master in wrapper.fp32_partitioned_groups_flat) or getattr(
-        wrapper, "swap_optimizer", False
-    ):
-        # The weights of these parameters come from their masters.
-        for component in ("masters", "moments", "optimizer_step", "weights"):
-            reading.not_checked[component] = _SWAPPED
     positions = dict(_positions(wrapper))
+    reading.swap_rank = swap_rank(engine)
     for index, master in enumerate(wrapper.fp32_partitioned_groups_flat):
-        if not master.numel():
-            continue
-        fragments = _fragments(names, wrapper.fp16_groups[index])
-        size, label = int(master.numel()), f"sub-group {index}"
-        path = (*ROOT, "fp32_flat_groups", index)
-        reading.tensors.append(LiveTensor("masters", label, "shard", path, master, size, fragments))
-        add_state(reading, base, positions[index], master, "shard", BASE, fragments, size, label)
-        _pairs_with_weights(reading, names, master, wrapper.fp16_groups[index], path)
+        params = wrapper.fp16_groups[index]
+        fragments = _fragments(names, params)
+        label, path = f"sub-group {index}", (*ROOT, "fp32_flat_groups", index)
+        if master.numel():
+            _add_masters(reading, names, master, params, fragments, label, path)
+            add_state(reading, base, positions[index], master, "shard", BASE, fragments, int(master.numel()), label)
+        elif (there := swapped_state(wrapper, master, base)) is not None:
+            size, state = int(there.master.numel()), (*BASE, "state", positions[index])
+            _add_masters(reading, names, there.master, params, fragments, label, path, there.name)
+            reading.states.append(
+                LiveState(label, "shard", (state,), there.entries, size, size, fragments, there.names)
+            )
+        elif fragments:
+            # The weights of these parameters come from their masters.
+            for component in ("masters", "moments", "optimizer_step", "weights"):
+                reading.not_checked[component] = _EMPTY
     add_groups(reading, base, "shard", BASE)
     add_scaler_object(reading, wrapper, "shard", ROOT)
     note_compressed(reading, base)
     read_parameters(reading, engine, names)
+
+
+def _add_masters(
+    reading: Reading, names: Names, master: Any, params: Any, fragments: tuple[Fragment, ...], label: str, path: Path,
+    swap: str = "",
+) -> None:  # fmt: skip
+    size = int(master.numel())
+    reading.tensors.append(LiveTensor("masters", label, "shard", path, master, size, fragments, swap=swap))
+    _pairs_with_weights(reading, names, master, params, path, swap)
 
 
 def read_parameters(reading: Reading, engine: Any, names: Names) -> None:
@@ -86,7 +99,7 @@ def _positions(wrapper: Any) -> Iterator[tuple[int, int]]:
         yield index, number
 
 
-def _pairs_with_weights(reading: Reading, names: Names, master: Any, params: Any, path: Path) -> None:
+def _pairs_with_weights(reading: Reading, names: Names, master: Any, params: Any, path: Path, swap: str) -> None:
     position = 0
     for param in params:
         part, size = param.ds_tensor, int(param.partition_numel())
@@ -95,7 +108,9 @@ def _pairs_with_weights(reading: Reading, names: Names, master: Any, params: Any
             source = master.detach().reshape(-1).narrow(0, position, size)
             name = names.of(param)
             fragments = (Fragment(name, 0, valid),)
-            reading.pairs.append(LivePair("masters", name, source, part, fragments, _STALE, "shard", path, position))
+            reading.pairs.append(
+                LivePair("masters", name, source, part, fragments, _STALE, "shard", path, position, swap)
+            )
         position += size
 
 

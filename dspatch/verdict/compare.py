@@ -82,7 +82,7 @@ def compare(
         listed = sorted({*asked, *reading.not_checked})
         return Comparison({one: Outcome(NOT_CHECKED, "verification is off") for one in listed}, [], 0)
     notes = Collector(files, asked, reading.rank)
-    matcher = Matcher(files, notes, strict)
+    matcher = Matcher(files, notes, strict, reading.swap_rank)
     for tensor in reading.tensors:
         matcher.tensor(tensor)
     for state in reading.states:

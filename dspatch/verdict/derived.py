@@ -11,7 +11,7 @@ from dspatch.verdict.collector import Collector
 from dspatch.verdict.matching import SAME_AS_FILE, Matcher
 from dspatch.verdict.outcome import MISMATCH, RESTORED
 from dspatch.verdict.settling import conclude
-from dspatch.verdict.tensors import Check, compare_directly, wrong_size
+from dspatch.verdict.tensors import Check, compare_directly, dtype_of, wrong_size
 
 _CAST = "weights that are the cast of their masters"
 _UNDONE = "masters that the weights were not made from: the first step would undo the load"
@@ -91,6 +91,11 @@ def _derived_weights(pair: LivePair, names: Sequence[str], reading: Reading, mat
     if not isinstance(ref, TensorRef):
         matcher.absent("weights", inside, pair.role)
         return 0
+    if pair.swap:
+        whole = pair.start + int(pair.source.numel())
+        ref = matcher.swapped("weights", pair.swap, dtype_of(pair.source), whole, inside)
+        if ref is None:
+            return 0
     numel = max(one.start + one.numel for one in pair.fragments)
     check = Check("weights", pair.label, "weight", pair.role, pair.copy, numel, pair.fragments, ref, pair.start)
     wrong = wrong_size(check)

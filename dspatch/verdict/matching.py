@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from dspatch.checkpoint import swap
 from dspatch.checkpoint.tensors import TensorRef
 from dspatch.checkpoint.unpickle import Tree
 from dspatch.live.reading import LiveState, LiveTensor, LiveValue
 from dspatch.verdict import values
 from dspatch.verdict.collector import Collector
 from dspatch.verdict.outcome import ABSENT, FRESH, LEFT_OUT, MISMATCH
-from dspatch.verdict.tensors import Check, wrong_size
+from dspatch.verdict.tensors import Check, dtype_of, wrong_size
 
 SAME_AS_FILE = "the same as in the file"
+
+#: Swap files are named after numbers that DeepSpeed gives parameters, counted over the life of a process.
+ONE_PROCESS = (
+    "load into the first engine that a fresh process builds, from the same model: swap files bear the numbers "
+    "that parameters have in their process"
+)
 
 _HOLDS_NONE = "the checkpoint holds none"
 _STATE = ("moments", "optimizer_step")
@@ -27,13 +35,14 @@ class Matcher:
         files: role -> tree.
         notes: to add to.
         strict: ``load_module_strict`` of the load.
+        swap_rank: whose swap files are this rank's own.
 
     Attributes:
         checks: tensors that both sides have, of sizes that fit.
     """
 
-    def __init__(self, files: Mapping[str, Tree], notes: Collector, strict: bool = True) -> None:
-        self._files, self._notes, self._strict = files, notes, strict
+    def __init__(self, files: Mapping[str, Tree], notes: Collector, strict: bool = True, swap_rank: int = 0) -> None:
+        self._files, self._notes, self._strict, self._swap_rank = files, notes, strict, swap_rank
         self.checks: list[Check] = []
 
     def tree(self, component: str, role: str) -> Tree | None:
@@ -56,6 +65,11 @@ class Matcher:
         if tree is None:
             return
         ref = tree.get(live.path)
+        if live.swap and isinstance(ref, TensorRef):
+            names = [one.name for one in live.fragments]
+            ref = self.swapped(live.component, live.swap, dtype_of(live.tensor), int(live.tensor.numel()), names)
+            if ref is None:
+                return
         if isinstance(ref, TensorRef):
             self._add(
                 Check(
@@ -83,7 +97,22 @@ class Matcher:
                 # An optimizer without state (plain SGD, a run before its first step) is restored when it has none.
                 self._notes.fine(component)
         for key in dict.fromkeys((*(filed or ()), *live.entries)) if filed is not None else ():
-            self._entry(live, str(key), live.entries.get(key), (filed or {}).get(key), names)
+            here, there = live.entries.get(key), (filed or {}).get(key)
+            if here is not None and key in live.swaps and isinstance(there, TensorRef):
+                there = self.swapped("moments", live.swaps[key], dtype_of(here), int(here.numel()), names)
+                if there is None:
+                    continue
+            self._entry(live, str(key), here, there, names)
+
+    def swapped(self, component: str, name: str, dtype: str, numel: int, names: Sequence[str]) -> TensorRef | None:
+        """The elements that the tag's swap file holds (NVMe offload); without the file, the component is noted as absent."""
+        tree = self._files["shard"]
+        path = swap.path_in(Path(tree.path).parent, self._swap_rank, name)
+        if path is None:
+            expected, found = f"swap file {name} in the tag", "no file of that name, and DeepSpeed reads no other"
+            self._notes.note(component, ABSENT, "swap", names, expected, found, "shard", do=ONE_PROCESS, reason=found)
+            return None
+        return swap.tensor_in(path, dtype, numel)
 
     def _entry(self, live: LiveState, key: str, here: Any, there: Any, names: list[str]) -> None:
         of_arrays = key != "step" and any(is_array(one) for one in (here, there))

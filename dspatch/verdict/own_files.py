@@ -9,13 +9,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dspatch.checkpoint import layout, ways
+from dspatch.checkpoint import layout, swap, ways
 from dspatch.checkpoint.damage import Damaged
 from dspatch.checkpoint.shard import FileFacts, facts_of, rank_of, saved_as
 from dspatch.checkpoint.unpickle import Tree, read_tree
 from dspatch.errors import explain, shorten
 from dspatch.live.attributes import base_optimizer, class_names, flag, rank_in
+from dspatch.live.swapped import swap_names, swap_rank
 from dspatch.verdict.found import REFUSED, Preflight, Refusal, tags_there
+from dspatch.verdict.matching import ONE_PROCESS
 
 
 def read_files(engine: Any, found: Preflight) -> Refusal | None:
@@ -179,6 +181,25 @@ def _unsharded_state(engine: Any, found: Preflight, model: FileFacts) -> Refusal
     return None
 
 
+def _no_swap_files(engine: Any, folder: Path) -> Refusal | None:
+    """NVMe offload: DeepSpeed copies the tag's swap files and reads them by name; what it does not find stays as it was."""
+    rank, names = swap_rank(engine), swap_names(engine.optimizer)
+    lacking = [name for name in names if swap.path_in(folder, rank, name) is None]
+    if not lacking:
+        return None
+    others = sorted(path.name for path in (folder / layout.OFFLOADED).rglob("*.swp"))
+    return Refusal(
+        REFUSED,
+        explain(
+            "swap files of the NVMe offload that this rank needs are not in the tag",
+            expected=shorten(lacking),
+            found=shorten(others) if others else "no swap file",
+            where=str(folder / layout.OFFLOADED),
+            do=ONE_PROCESS if others else tags_there(str(folder.parent)),
+        ),
+    )
+
+
 def _does_not_fit(
     engine: Any, found: Preflight, stage: int, dp_rank: int, dp_size: int, sharded: bool, asks_shard: bool
 ) -> Refusal | None:
@@ -187,7 +208,7 @@ def _does_not_fit(
     for one in found.files.values():
         if (refusal := _renamed(one)) is not None:
             return refusal
-    if (refusal := _no_scheduler(engine, found)) is not None:
+    if (refusal := _no_scheduler(engine, found) or _no_swap_files(engine, folder)) is not None:
         return refusal
     if not sharded and asks_shard and engine.optimizer is not None:
         return _unsharded_state(engine, found, model) or _other_optimizer(engine, model)
