@@ -37,6 +37,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
     # ZeRO builds its own Adagrad from the defaults of the one it is given, without param groups; ZeRO-3 cannot load it.
     "adagrad-stage0": {"stage": 0, "optimizer": "adagrad", "precision": "fp32"},
     "adagrad-stage2": {"stage": 2, "optimizer": "adagrad", "groups": 1},
+    **{
+        f"muon-stage{stage}": {"stage": stage, "optimizer": "config:Muon", "zero": {"reduce_scatter": stage < 3}}
+        for stage in (0, 1, 2, 3)
+    },
     "frozen-stage0": {"stage": 0, "model": {"frozen": True}},
     "frozen-stage2": {"stage": 2, "model": {"frozen": True}},
     "frozen-stage3": {"stage": 3, "model": {"frozen": True}},
@@ -56,6 +60,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "no-scheduler": {"stage": 2, "scheduler": None},
     "one-group": {"stage": 2, "groups": 1},
 }
+
+#: Engines that the oldest tree does not have.
+NEWER = frozenset(name for name in SPECIAL if name.startswith("muon"))
 
 
 def arguments(name: str) -> dict[str, Any]:

@@ -151,6 +151,11 @@ def _flip_a_bit(engine: Any, folder: str) -> None:
     word[one.start] = word[one.start] ^ 1
 
 
+def _other_momentum(engine: Any, folder: str) -> None:
+    states = [one for one in live.read(engine).states if "momentum_buffer" in one.entries and one.fragments]
+    states[0].entries["momentum_buffer"].data.reshape(-1)[0] += 1.0
+
+
 def _step_off(engine: Any, folder: str) -> None:
     for entries in _base(engine).state.values():
         entries["step"] = entries["step"] + 1
@@ -215,7 +220,7 @@ def _unknown_optimizer(engine: Any, folder: str) -> None:
 FAULTS: dict[str, Callable[[Any, str], None]] = {
     function.__name__[1:]: function
     for function in (
-        _zero_one_moment, _zero_moments, _no_moments, _flip_a_bit, _step_off, _lr_off, _stale_masters,
+        _zero_one_moment, _zero_moments, _no_moments, _flip_a_bit, _other_momentum, _step_off, _lr_off, _stale_masters,
         _masters_from_weights, _other_weight, _scale_off, _counter_off, _other_tag, _other_rank, _scheduler_off,
         _unknown_optimizer,
     )

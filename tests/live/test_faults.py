@@ -49,6 +49,14 @@ def test_moments_of_one_parameter_are_zero(pools: Pools, tmp_path: Path, kind: s
     assert set(finding) == {"component", "outcome", "rank", "file", "names", "count", "expected", "found", "do", "ranks"}
 
 
+@pytest.mark.parametrize("kind", ["muon-stage0", "muon-stage2", "muon-stage3", "sgd_momentum-stage2"])
+def test_one_element_of_a_momentum_buffer_is_wrong(pools: Pools, tmp_path: Path, kind: str) -> None:
+    for result in run(pools, tmp_path, kind, "other_momentum"):
+        finding = only(result["findings"])
+        assert (finding["component"], finding["outcome"], finding["count"]) == ("moments", "mismatch", 1)
+        assert "momentum_buffer" in finding["found"]
+
+
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_one_bit_of_a_moment_is_wrong(pools: Pools, tmp_path: Path, kind: str) -> None:
     results = run(pools, tmp_path, kind, "flip_a_bit")

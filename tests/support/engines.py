@@ -79,8 +79,7 @@ def build_engine(
         settings["scheduler"] = _SCHEDULERS[scheduler]
     handed: Any = None
     if optimizer.startswith("config:"):
-        params = {"lr": 3e-3, "torch_adam": True}
-        settings["optimizer"] = {"type": optimizer.split(":", 1)[1], "params": params}
+        settings["optimizer"] = _configured(optimizer.split(":", 1)[1], module)
     else:
         handed = _optimizer(optimizer, _param_groups(module, groups, OPTIMIZERS[optimizer][1]["lr"]))
     settings.update(config or {})
@@ -198,6 +197,14 @@ def _param_groups(module: nn.Module, groups: int, lr: float) -> list[dict[str, A
         {"params": matrices, "weight_decay": _WEIGHT_DECAY},
         {"params": vectors, "weight_decay": 0.0, "lr": lr / 2},
     ]
+
+
+def _configured(kind: str, module: nn.Module) -> dict[str, Any]:
+    if kind == "Muon":
+        for param in module.parameters():
+            param.use_muon = param.dim() > 1  # type: ignore[attr-defined]
+        return {"type": kind, "params": {"lr": 3e-3, "momentum": 0.9}}
+    return {"type": kind, "params": {"lr": 3e-3, "torch_adam": True}}
 
 
 def _optimizer(name: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
