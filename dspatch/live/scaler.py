@@ -24,7 +24,11 @@ def add_scaler_object(reading: Reading, wrapper: Any, role: str, root: Path) -> 
     if scaler is None:
         return
     numbers = {name: getattr(scaler, name) for name in _OF_SCALER if hasattr(scaler, name)}
-    reading.values.append(LiveValue("loss_scaler", "loss scale", role, (*root, "loss_scaler"), numbers))
+    # A static scale comes from the configuration, and BF16_Optimizer, whose shards ZeRO-1 reads too, writes none.
+    static = not getattr(scaler, "dynamic", True)
+    reading.values.append(
+        LiveValue("loss_scaler", "loss scale", role, (*root, "loss_scaler"), numbers, optional=static)
+    )
     dynamic = getattr(wrapper, "dynamic_loss_scale", None)
     if dynamic is not None:
         path = (*root, "dynamic_loss_scale")

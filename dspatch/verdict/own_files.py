@@ -25,14 +25,15 @@ def read_files(engine: Any, found: Preflight) -> Refusal | None:
     request, stage = found.request, int(engine.zero_optimization_stage())
     folder = Path(request.folder, request.tag or "")
     dp_group = getattr(engine.optimizer, "dp_process_group", None)
-    dp_rank, dp_size = rank_in(dp_group) if dp_group is not None else (0, 1)
+    # At stage 3 an engine without optimizer has no group of its own, and every rank reads a file of its own all the same.
+    dp_rank, dp_size = rank_in(dp_group) if dp_group is not None or stage == 3 else (0, 1)
     mp_rank = _mp_rank(engine)
     model = folder / layout.model_file(stage, mp_rank, dp_rank)
     wanted = {"model": model}
     if not model.is_file():
         return _absent_file(folder, model, stage, dp_size, None)
     sharded = stage > 0 or "BF16_Optimizer" in class_names(engine.optimizer)
-    asks_shard = request.optimizer_states and not request.module_only
+    asks_shard = request.optimizer_states and not request.module_only and base_optimizer(engine) is not None
     # At stage 3 the weights, too, come from the masters of the shard.
     if sharded and (asks_shard or stage == 3):
         wanted["shard"] = folder / layout.shard_file(dp_rank, mp_rank, flag(engine, "bfloat16_enabled"))

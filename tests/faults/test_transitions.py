@@ -69,6 +69,15 @@ def test_stages_1_and_2_are_one(pools: Pools, tmp_path: Path, role: str, was: in
     restored(moved(pools, tmp_path, {"stage": was}, {"stage": now}, role=role))
 
 
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("back", [False, True])
+def test_bf16_optimizer_and_stage_1_read_each_other(pools: Pools, tmp_path: Path, role: str, back: bool) -> None:
+    """One writes padded masters and no loss scale, the other lean masters and a static scale."""
+    engines = [{"stage": 1, "config": {"data_types": {"grad_accum_dtype": "fp32"}}}, {"stage": 1}]
+    was, now = reversed(engines) if back else engines
+    restored(moved(pools, tmp_path, was, now, role=role))
+
+
 @pytest.mark.parametrize(
     ("stage", "was", "now"),
     [(2, "bf16", "fp16"), (2, "fp16", "bf16"), (2, "fp32", "bf16"), (3, "bf16", "fp32"), (3, "fp16", "bf16"),

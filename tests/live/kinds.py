@@ -27,6 +27,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "bf16-optimizer": {"stage": 1, "config": {"data_types": {"grad_accum_dtype": "fp32"}}},
 }
 
+_BF16_STATES = {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}}
+_AUTOCAST = {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}
+#: Every one of the first steps overflows and is skipped.
+_OVERFLOWING = {"fp16": {"enabled": True, "initial_scale_power": 28}}
+
 #: Optimizers with other state than Adam's, and engines and models that are easily got wrong.
 SPECIAL: dict[str, dict[str, Any]] = {
     **{
@@ -57,12 +62,26 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "small-stage2": {"stage": 2, "model": {"width": 1, "depth": 1}},
     "small-stage3": {"stage": 3, "model": {"width": 1, "depth": 1}},
     "elastic": {"stage": 1, "zero": {"elastic_checkpoint": True}, "optimizer": "counting_lion"},
+    **{
+        f"{name}-stage{stage}": {"stage": stage, **engine}
+        for stage in (2, 3)
+        for name, engine in {
+            "overflow": {"precision": "fp16", "config": _OVERFLOWING},
+            "autocast": {"precision": "fp32", "config": _AUTOCAST},
+            "bf16-states": {"config": _BF16_STATES},
+            "cpuadam": {"offload": "cpu", "optimizer": "config:CPUAdam"},
+        }.items()
+    },
+    "bf16-states-cpuadam": {"stage": 2, "offload": "cpu", "optimizer": "config:CPUAdam", "config": _BF16_STATES},
+    "empty-stage0": {"stage": 0, "model": {"empty": True}},
+    "empty-stage2": {"stage": 2, "model": {"empty": True}},
+    "compiled": {"stage": 2, "compiled": True},
     "no-scheduler": {"stage": 2, "scheduler": None},
     "one-group": {"stage": 2, "groups": 1},
 }
 
-#: Engines that the oldest tree does not have.
-NEWER = frozenset(name for name in SPECIAL if name.startswith("muon"))
+#: Engines that the oldest tree does not have, or that would only compile for a minute again.
+NEWER = frozenset(name for name in SPECIAL if name.startswith(("muon", "bf16-states", "autocast", "cpuadam", "empty")))
 
 
 def arguments(name: str) -> dict[str, Any]:

@@ -47,6 +47,7 @@ def build_engine(
     param_offload: str | None = None,
     hpz: int | None = None,
     accumulation: int = 1,
+    compiled: bool = False,
     model: Mapping[str, Any] | nn.Module | None = None,
     zero: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
@@ -57,13 +58,15 @@ def build_engine(
         stage: ZeRO stage, 0 to 3.
         precision: ``bf16``, ``fp16`` (dynamic loss scale) or ``fp32``.
         offload: ``"cpu"`` puts the optimizer there.
-        optimizer: a name in ``OPTIMIZERS``, or one of DeepSpeed's own as ``"config:AdamW"``.
+        optimizer: a name in ``OPTIMIZERS``, or one of DeepSpeed's own as ``"config:AdamW"`` (``"config:CPUAdam"`` with
+            ``offload``: DeepSpeed compiles it for a minute at its first use).
         groups: 1, or 2 (biases and norms with another learning rate and without weight decay).
         scheduler: ``"warmup"`` or ``"warmup_decay"`` of DeepSpeed, or a function that makes one from the optimizer.
         seed: of the weights; equal on all ranks.
         param_offload: ``"cpu"`` puts ZeRO-3 parameters there.
         hpz: size of the secondary partition (ZeRO++).
         accumulation: micro-batches for one step.
+        compiled: wrap the model with ``torch.compile``, which puts ``_orig_mod.`` in front of its names.
         model: keyword arguments of ``TinyNet``, or a module.
         zero: more entries for ``zero_optimization``.
         config: more top-level entries.
@@ -73,6 +76,8 @@ def build_engine(
     """
     torch.manual_seed(seed)
     module = model if isinstance(model, nn.Module) else TinyNet(**(model or {}))
+    if compiled:
+        module = torch.compile(module, backend="eager")  # type: ignore[assignment]
     settings = _config(stage, precision, accumulation)
     settings["zero_optimization"].update(_zero(stage, offload, param_offload, hpz), **(zero or {}))
     if isinstance(scheduler, str):
@@ -114,7 +119,7 @@ def train(engine: Any, steps: int, seed: int = 0, first: int | None = None) -> l
     return losses
 
 
-def one_step_probe(engine: Any, seed: int = 0, tries: int = 12) -> list[str]:
+def one_step_probe(engine: Any, seed: int = 0, tries: int = 30) -> list[str]:
     """Take one step with learning rate and weight decay 0 and name the parameters that moved; a healthy engine: none.
 
     Stale fp32 masters show here: the step writes them over weights that were right. The probe changes moments and
@@ -204,6 +209,8 @@ def _configured(kind: str, module: nn.Module) -> dict[str, Any]:
         for param in module.parameters():
             param.use_muon = param.dim() > 1  # type: ignore[attr-defined]
         return {"type": kind, "params": {"lr": 3e-3, "momentum": 0.9}}
+    if kind == "CPUAdam":  # what DeepSpeed makes of Adam for an offloaded optimizer
+        return {"type": "AdamW", "params": {"lr": 3e-3}}
     return {"type": kind, "params": {"lr": 3e-3, "torch_adam": True}}
 
 

@@ -22,11 +22,12 @@ class TinyNet(nn.Module):
         frozen: the first layer is not trained.
         unused: has a trained layer that ``forward`` never reaches.
         checkpointing: recompute the square layers in backward.
+        empty: has trained parameters without elements.
     """
 
     def __init__(
         self, width: int = 17, depth: int = 2, tied: bool = False, frozen: bool = False, unused: bool = False,
-        checkpointing: bool = False,
+        checkpointing: bool = False, empty: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self.first = nn.Linear(INPUTS, width)
@@ -40,6 +41,9 @@ class TinyNet(nn.Module):
             self.first.requires_grad_(False)
         if unused:
             self.unused = nn.Linear(3, 3)
+        if empty:
+            self.nothing = nn.Parameter(torch.empty(0))
+            self.nothing_wide = nn.Parameter(torch.empty(0, 3))
         self._checkpointing = checkpointing
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:

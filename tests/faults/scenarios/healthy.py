@@ -18,12 +18,13 @@ def resume(folder: str, saved: dict[str, Any]) -> dict[str, Any]:
     """Train, save, train on; load into a fresh engine with other weights, train that on over the same data.
 
     Returns:
-        ``losses`` after the save and ``resumed``: the same steps after the load; ``outcomes`` and ``findings`` of the report;
-        ``moved``: parameters that one more step with lr 0 moves.
+        ``skipped`` steps before the save, ``losses`` after it and ``resumed``: the same steps after the load; ``outcomes`` and
+        ``findings`` of the report; ``moved``: parameters that one more step with lr 0 moves.
     """
     engine = build_engine(**saved)
     train(engine, STEPS)
     engine.save_checkpoint(folder, tag="a")
+    skipped = engine.skipped_steps
     losses = train(engine, STEPS)
     dist.barrier()
     fresh = build_engine(**{**saved, "seed": 7})
@@ -32,6 +33,7 @@ def resume(folder: str, saved: dict[str, Any]) -> dict[str, Any]:
         report = dspatch.last_report(fresh)
         resumed = train(fresh, STEPS, first=STEPS)
     return {
+        "skipped": skipped,
         "losses": losses,
         "resumed": resumed,
         "outcomes": {name: str(one) for name, one in report.outcomes.items()},
