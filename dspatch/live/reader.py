@@ -7,6 +7,7 @@ from typing import Any
 
 from dspatch.live import bf16, engine_state, fp16_fused, fp16_unfused, plain, zero3, zero12
 from dspatch.live.attributes import class_names, flag, layout_of, rank_in, without_reader
+from dspatch.live.nowhere import LOST, state_in_no_file
 from dspatch.live.reading import Reading
 
 #: Components that live in the optimizer.
@@ -26,12 +27,6 @@ _NO_READER = {
     "universal checkpoint": "universal checkpoints have no reader yet",
     "pipeline": "pipeline checkpoints have no reader yet",
     "mixture of experts": "checkpoints with experts have no reader yet",
-}
-
-_NOT_IN_FILES = {
-    "SuperOffloadOptimizer_Stage3": "SuperOffload keeps optimizer state in a child process and writes it to no file",
-    "backup_optimizer": "Twin-Flow keeps the state of sub-groups on the accelerator outside of what it writes",
-    "selective_optimizer": "ZenFlow keeps the state of selected columns outside of what it writes",
 }
 
 
@@ -86,7 +81,8 @@ def _read_optimizer(reading: Reading, engine: Any) -> None:
     _guarded(reading, OPTIMIZER_COMPONENTS, lambda: reader(reading, engine, wrapper))
     if family in ("ZeRO-1/2", "ZeRO-3", "BF16"):
         reading.layout = layout_of(engine)
-    _note_nowhere(reading, wrapper, names)
+    if (lost := state_in_no_file(engine)) is not None:
+        reading.nowhere.update(dict.fromkeys(LOST, lost))
 
 
 def _family_of(wrapper: Any) -> tuple[str, Callable[[Reading, Any, Any], None] | None]:
@@ -100,16 +96,6 @@ def _family_of(wrapper: Any) -> tuple[str, Callable[[Reading, Any, Any], None] |
     if isinstance(wrapper, torch.optim.Optimizer):
         return "plain", plain.read
     return "unknown", None
-
-
-def _note_nowhere(reading: Reading, wrapper: Any, names: frozenset[str]) -> None:
-    """Optimizer state that no file has: it cannot be measured, so it never counts as restored."""
-    for mark, reason in _NOT_IN_FILES.items():
-        if mark in names or getattr(wrapper, mark, None) is not None:
-            reading.nowhere.update({"moments": reason, "optimizer_step": reason})
-    if any("ZenFlow" in name for name in names):
-        reason = _NOT_IN_FILES["selective_optimizer"]
-        reading.nowhere.update({"moments": reason, "optimizer_step": reason})
 
 
 def _no_shard_weights(reading: Reading) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from dspatch.live.nowhere import Nowhere
+
 Path = tuple[Any, ...]
 
 #: name and shape of each parameter of one group, in the order in which it lies in the flat buffer.
@@ -166,6 +168,6 @@ class Reading:
     pairs: list[LivePair] = field(default_factory=list)
     layout: tuple[GroupLayout, ...] | None = None
     not_checked: dict[str, str] = field(default_factory=dict)
-    nowhere: dict[str, str] = field(default_factory=dict)
+    nowhere: dict[str, Nowhere] = field(default_factory=dict)
     no_place: dict[str, tuple[str, Path]] = field(default_factory=dict)
     swap_rank: int = 0

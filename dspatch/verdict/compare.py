@@ -132,8 +132,9 @@ def _judge_layout(reading: Reading, files: Mapping[str, Tree], asked: frozenset[
 def _note_unreadable(reading: Reading, files: Mapping[str, Tree], notes: Collector) -> None:
     for component, reason in reading.not_checked.items():
         notes.unknown(component, reason)
-    for component, reason in reading.nowhere.items():
-        notes.note(component, ABSENT, "nowhere", [], f"{component} in the file", reason, reason=reason)
+    for component, lost in reading.nowhere.items():
+        expected = f"{component} in the file"
+        notes.note(component, ABSENT, "nowhere", lost.names, expected, lost.reason, reason=lost.reason)
     for component, (role, path) in reading.no_place.items():
         tree = files.get(role)
         if tree is not None and tree.get(path) is not None:
