@@ -16,6 +16,7 @@ from dspatch.checkpoint.unpickle import Tree, read_tree
 from dspatch.errors import explain, shorten
 from dspatch.live.attributes import base_optimizer, class_names, flag, rank_in
 from dspatch.verdict.found import REFUSED, Preflight, Refusal, tags_there
+from dspatch.verdict.placement import wrong_places
 
 
 def read_files(engine: Any, found: Preflight) -> Refusal | None:
@@ -200,7 +201,9 @@ def _does_not_fit(
         del found.files["shard"]  # the weights are put together from all shards; this one is another rank's now
         return None
     shard = facts_of(tree)
-    return _foreign_shard(shard, model, dp_rank) or (_other_optimizer(engine, shard) if asks_shard else None)
+    if (refusal := _foreign_shard(shard, model, dp_rank)) is not None or not asks_shard:
+        return refusal
+    return _other_optimizer(engine, shard) or wrong_places(engine, model)
 
 
 def _renamed(tree: Tree) -> Refusal | None:

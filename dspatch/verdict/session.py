@@ -6,6 +6,7 @@ import inspect
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,9 +16,9 @@ from dspatch.checkpoint.shard import facts_of
 from dspatch.errors import LOWER_TO_WARNING, DspatchError, LoadIncomplete, LoadRefused, NothingLoaded, explain, shorten
 from dspatch.live import trust
 from dspatch.settings import Settings
-from dspatch.verdict import first_step, intent, policy, preflight
+from dspatch.verdict import first_rate, first_step, intent, policy, preflight
 from dspatch.verdict.found import NOTHING, REFUSED, Preflight, Refusal
-from dspatch.verdict.outcome import RESTORED
+from dspatch.verdict.outcome import NOT_CHECKED, RESTORED, Outcome
 from dspatch.verdict.ranks import Message, Ranks
 from dspatch.verdict.report import LoadReport
 from dspatch.verdict.request import Request
@@ -27,6 +28,8 @@ _reports: WeakKeyDictionary[Any, LoadReport] = WeakKeyDictionary()
 
 #: Settings that have to be the same on all ranks, or one of them would wait for what another never says.
 _SHARED_SETTINGS = ("mode", "tags", "verify", "disable", "unknown", "timeout", "expect")
+
+_PUT_BACK = "this engine has no place for it: its state is in the returned client_state[{!r}], to be loaded by the caller"
 
 Loader = Callable[..., Any]
 
@@ -58,7 +61,7 @@ def guarded_load(wrapped: Loader, engine: Any, args: tuple[Any, ...], kwargs: di
     before = _agree_before(engine, request, settings, declared, ranks)
     if before.refusal is not None:
         return None, None
-    load = RunningLoad(engine, before.request)
+    load = RunningLoad(engine, before.request, files=before.files)
     started = time.monotonic()
     with _trust(settings):
         returned = _call(wrapped, args, kwargs, load, ranks, before)
@@ -68,7 +71,12 @@ def guarded_load(wrapped: Loader, engine: Any, args: tuple[Any, ...], kwargs: di
     # Imported late: it reads live tensors, and needs torch, which the rest of this file does not.
     from dspatch.verdict.measure import measure
 
-    report = measure(engine, before, settings, declared, ranks, load_seconds=seconds)
+    late = first_rate.comes_from_schedule(before.request, before.files)
+    report = measure(
+        engine, before, settings, declared, ranks, load_seconds=seconds,
+        extra=first_rate.finding(engine, ranks.rank) if late and settings.verify != "off" else (),
+    )  # fmt: skip
+    report = _with_what_was_put_back(report, load, returned)
     remember(engine, report)
     _refuse_unmatched(load, settings)
     policy.apply(report, settings, ranks.rank)
@@ -85,6 +93,8 @@ def _agree_before(
     """Look at the files, compare with the other ranks. A refusal is raised here, in strict mode on every rank."""
     found = preflight.look(engine, request)
     refusal = found.refusal
+    if refusal is not None and refusal.spoils and refusal.spoils <= declared.keys():
+        refusal = found.refusal = None
     message: Message = {
         "request": found.request.to_dict(),
         "settings": {name: str(getattr(settings, name)) for name in _SHARED_SETTINGS},
@@ -283,6 +293,17 @@ def _compare_after(messages: Sequence[Message]) -> Message:
             )
         }
     return {"problem": None}
+
+
+def _with_what_was_put_back(report: LoadReport, load: RunningLoad, returned: Any) -> LoadReport:
+    """Hand out what DeepSpeed left out of ``client_state``, and say so in the report."""
+    client_state = returned[1]
+    if not load.put_back or not isinstance(client_state, dict):
+        return report
+    for key, value in load.put_back.items():
+        client_state.setdefault(key, value)
+    told = {key: Outcome(NOT_CHECKED, _PUT_BACK.format(key)) for key in load.put_back if key in report.outcomes}
+    return replace(report, outcomes={**report.outcomes, **told})
 
 
 def _nothing(returned: Any, load: RunningLoad, settings: Settings, declared: dict[str, str]) -> Any:
