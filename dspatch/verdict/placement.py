@@ -14,6 +14,7 @@ from typing import Any
 
 from dspatch.checkpoint import ways
 from dspatch.checkpoint.shard import FileFacts
+from dspatch.checkpoint.unpickle import Tree
 from dspatch.errors import explain, shorten
 from dspatch.live.attributes import class_names, layout_of, plain_name
 from dspatch.live.reading import GroupLayout
@@ -27,8 +28,12 @@ FLAT = frozenset(("DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3", "BF
 SPOILS = frozenset(("masters", "moments"))
 
 
-def wrong_places(engine: Any, model: FileFacts) -> Refusal | None:
-    """A refusal when the flat groups of the file hold other parameters, or the same in another order."""
+def wrong_places(engine: Any, model: FileFacts, shard: Tree) -> Refusal | None:
+    """A refusal when the flat groups of the file hold other parameters, or the same in other places."""
+    return _other_parameters(engine, model) or _other_padding(engine, shard)
+
+
+def _other_parameters(engine: Any, model: FileFacts) -> Refusal | None:
     if FLAT.isdisjoint(class_names(engine.optimizer)) or not model.param_shapes:
         return None
     live = layout_of(engine)
@@ -39,6 +44,33 @@ def wrong_places(engine: Any, model: FileFacts) -> Refusal | None:
     if not moved:
         return None
     return Refusal(REFUSED, _explained(engine, model, live, filed, moved), SPOILS)
+
+
+def _other_padding(engine: Any, shard: Tree) -> Refusal | None:
+    """Padding between parameters, which newer releases can be told to write and older ones do not know."""
+    filed = shard.get(("optimizer_state_dict", "param_alignment_paddings"))
+    if not isinstance(filed, list) or not any(map(any, filed)):
+        return None
+    live = getattr(engine.optimizer, "round_robin_bit16_padding", None)
+    if filed == live:
+        return None
+    knows = live is not None
+    return Refusal(
+        REFUSED,
+        explain(
+            "the optimizer state has its parameters in other places: it was saved with padding between them",
+            expected="no padding between parameters" if not knows or not any(map(any, live)) else f"padding {live}",
+            found=f"zero_optimization.parameter_alignment at the save, padding {filed[0][:5]} in the first group",
+            where=shard.path,
+            do=(
+                "set zero_optimization.parameter_alignment as in the run that saved"
+                if knows
+                else "load with a release that knows zero_optimization.parameter_alignment, as the one that saved",
+                f"or take the weights only: {ways.WEIGHTS_ONLY}",
+            ),
+        ),
+        SPOILS,
+    )
 
 
 def _explained(

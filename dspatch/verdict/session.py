@@ -16,8 +16,9 @@ from dspatch.checkpoint.shard import facts_of
 from dspatch.errors import LOWER_TO_WARNING, DspatchError, LoadIncomplete, LoadRefused, NothingLoaded, explain, shorten
 from dspatch.live import trust
 from dspatch.settings import Settings
-from dspatch.verdict import first_rate, first_step, intent, policy, preflight
+from dspatch.verdict import first_rate, first_step, intent, policy, preflight, surprises
 from dspatch.verdict.found import NOTHING, REFUSED, Preflight, Refusal
+from dspatch.verdict.matching import prefix_hint
 from dspatch.verdict.outcome import NOT_CHECKED, RESTORED, Outcome
 from dspatch.verdict.ranks import Message, Ranks
 from dspatch.verdict.report import LoadReport
@@ -62,6 +63,7 @@ def guarded_load(wrapped: Loader, engine: Any, args: tuple[Any, ...], kwargs: di
     if before.refusal is not None:
         return None, None
     load = RunningLoad(engine, before.request, files=before.files)
+    held = surprises.Before.of(engine)
     started = time.monotonic()
     with _trust(settings):
         returned = _call(wrapped, args, kwargs, load, ranks, before)
@@ -80,6 +82,8 @@ def guarded_load(wrapped: Loader, engine: Any, args: tuple[Any, ...], kwargs: di
     remember(engine, report)
     _refuse_unmatched(load, settings)
     policy.apply(report, settings, ranks.rank)
+    if ranks.rank == 0 and settings.verify != "off":
+        surprises.tell(engine, held, settings.mode)
     first_step.watch_outside_scheduler(engine, ranks.rank)
     return returned
 
@@ -329,7 +333,8 @@ def _refuse_unmatched(load: RunningLoad, settings: Settings) -> None:
         "no weight was restored: no name of the checkpoint is a name of the model",
         expected=f"in the model, not in the checkpoint: {shorten(load.no_source)}",
         found=f"in the checkpoint, not restored: {shorten(load.not_restored)}",
-        do="add or remove the prefix that differs (torch.compile and wrappers add one)",
+        do=prefix_hint(load.no_source, load.not_restored)
+        or "compare the names: torch.compile and wrappers put a prefix before them",
         lower=LOWER_TO_WARNING,
     )
     if settings.mode == "strict":

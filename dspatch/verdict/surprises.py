@@ -1,0 +1,66 @@
+"""What a load that restored everything may still surprise with: said behind it, never an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dspatch import log
+from dspatch.errors import explain, shorten
+from dspatch.live import chosen, gradients
+
+
+@dataclass(slots=True)
+class Before:
+    """What an engine holds before a load.
+
+    Attributes:
+        accumulated: micro-batches whose gradients wait for a step, and how many make one.
+        fixed, hyperparameters: what the configuration chose, see ``dspatch.live.chosen``.
+    """
+
+    accumulated: tuple[int, int] = (0, 1)
+    fixed: dict[str, Any] = field(default_factory=dict)
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, engine: Any) -> Before:
+        """Look at an engine; of one that looks otherwise than expected, nothing is known."""
+        try:
+            return cls(gradients.accumulated(engine), chosen.fixed(engine), chosen.hyperparameters(engine))
+        except Exception as error:
+            log.logger().debug("the engine could not be looked at before the load: %r", error)
+            return cls()
+
+
+def tell(engine: Any, before: Before, mode: str) -> None:
+    """Say what the load left behind or replaced. For rank 0."""
+    after = Before.of(engine)
+    done, whole = after.accumulated
+    if done and before.accumulated[0]:
+        log.tell(mode, _left_over(done, whole))
+    replaced = chosen.changed(before.fixed, after.fixed)
+    if replaced:
+        log.tell(mode, _overruled(replaced))
+    other = chosen.changed(before.hyperparameters, after.hyperparameters)
+    if other:
+        log.logger().info("the checkpoint's hyperparameters are in force, not the configured ones: %s", shorten(other))
+
+
+def _left_over(done: int, whole: int) -> str:
+    return explain(
+        "gradients from before the load are still accumulated: they go into its first step",
+        expected="a load between two steps",
+        found=f"{done} of {whole} micro-batches since the last step",
+        do="call load_checkpoint at an accumulation boundary (engine.is_gradient_accumulation_boundary()), "
+        "or build the engine anew before the load",
+    )
+
+
+def _overruled(replaced: list[str]) -> str:
+    return explain(
+        "the checkpoint's settings replaced those of this run's configuration",
+        expected="what is configured",
+        found=shorten(replaced),
+        do="set them on engine.optimizer after the load, or configure what the checkpoint has",
+    )
