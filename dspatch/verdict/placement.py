@@ -54,17 +54,17 @@ def _other_padding(engine: Any, shard: Tree) -> Refusal | None:
     live = getattr(engine.optimizer, "round_robin_bit16_padding", None)
     if filed == live:
         return None
-    knows = live is not None
+    padded = live is not None and any(map(any, live))
     return Refusal(
         REFUSED,
         explain(
             "the optimizer state has its parameters in other places: it was saved with padding between them",
-            expected="no padding between parameters" if not knows or not any(map(any, live)) else f"padding {live}",
+            expected="other padding" if padded else "no padding between parameters",
             found=f"zero_optimization.parameter_alignment at the save, padding {filed[0][:5]} in the first group",
             where=shard.path,
             do=(
                 "set zero_optimization.parameter_alignment as in the run that saved"
-                if knows
+                if live is not None
                 else "load with a release that knows zero_optimization.parameter_alignment, as the one that saved",
                 f"or take the weights only: {ways.WEIGHTS_ONLY}",
             ),

@@ -24,6 +24,7 @@ from dspatch.verdict.ranks import Message, Ranks
 from dspatch.verdict.report import LoadReport
 from dspatch.verdict.request import Request
 from dspatch.verdict.running import RunningLoad, current, run
+from dspatch.verdict.sentences import sentence_for
 
 _reports: WeakKeyDictionary[Any, LoadReport] = WeakKeyDictionary()
 
@@ -82,8 +83,8 @@ def guarded_load(wrapped: Loader, engine: Any, args: tuple[Any, ...], kwargs: di
     remember(engine, report)
     _refuse_unmatched(load, settings)
     policy.apply(report, settings, ranks.rank)
-    if ranks.rank == 0 and settings.verify != "off":
-        surprises.tell(engine, held, settings.mode)
+    if settings.verify != "off":
+        surprises.tell(load, held, settings.mode, ranks.rank, measured=not before.not_checked)
     first_step.watch_outside_scheduler(engine, ranks.rank)
     return returned
 
@@ -236,7 +237,7 @@ def _call(
     problem = LoadIncomplete(answer["problem"]) if answer["problem"] is not None else None
     if error is not None:
         advice = trust.advice(error, [name for tree in before.files.values() for name in tree.names])
-        if advice:
+        if advice or (advice := sentence_for(error, load.engine)):
             log.add_note(error, f"dspatch: {advice}")
         log.add_note(error, f"dspatch: raised on {ranks.label} while tag {load.request.tag!r} was loaded")
     failure = error or problem

@@ -7,7 +7,8 @@ from typing import Any
 
 from dspatch import log
 from dspatch.errors import explain, shorten
-from dspatch.live import chosen, gradients
+from dspatch.live import chosen, gradients, pipeline
+from dspatch.verdict.running import RunningLoad
 
 
 @dataclass(slots=True)
@@ -33,8 +34,24 @@ class Before:
             return cls()
 
 
-def tell(engine: Any, before: Before, mode: str) -> None:
-    """Say what the load left behind or replaced. For rank 0."""
+def tell(load: RunningLoad, before: Before, mode: str, rank: int, measured: bool) -> None:
+    """Say what the load left behind, replaced or passed over.
+
+    Args:
+        load: it.
+        before: what the engine held.
+        mode: in force.
+        rank: rank 0 speaks for all, but of what is in no file every rank names its own.
+        measured: whether the state was compared with the files, which tells names that did not meet.
+    """
+    engine = load.engine
+    unsaved = pipeline.unsaved(engine)
+    if unsaved:
+        log.tell(mode, f"{log.rank_label()} {_in_no_file(unsaved)}".strip())
+    if rank:
+        return
+    if not measured and (load.no_source or load.not_restored):
+        log.tell(mode, _did_not_meet(load))
     after = Before.of(engine)
     done, whole = after.accumulated
     if done and before.accumulated[0]:
@@ -45,6 +62,22 @@ def tell(engine: Any, before: Before, mode: str) -> None:
     other = chosen.changed(before.hyperparameters, after.hyperparameters)
     if other:
         log.logger().info("the checkpoint's hyperparameters are in force, not the configured ones: %s", shorten(other))
+
+
+def _in_no_file(names: list[str]) -> str:
+    return explain(
+        "parameters of the pipeline are in no checkpoint file: they hold what they held before the load",
+        found=shorten(names),
+        do="save them in client_state, or give a tied module one use without a forward_fn",
+    )
+
+
+def _did_not_meet(load: RunningLoad) -> str:
+    return explain(
+        "names of weights did not meet, and the load was not strict",
+        expected=f"in the model, not in the checkpoint: {shorten(load.no_source) or 'none'}",
+        found=f"in the checkpoint, not restored: {shorten(load.not_restored) or 'none'}; {load.matched or 0} names met",
+    )
 
 
 def _left_over(done: int, whole: int) -> str:

@@ -77,7 +77,8 @@ def test_what_upstream_does_not_say(pools: Pools, saved: Saved, tmp_path: Path, 
         return
     assert found[0]["error"] is not None
     assert found[0]["error"][0] == case.raises, found[0]["error"][1]
-    assert [text for text in case.says if text not in found[0]["error"][1]] == [], found[0]["error"][1]
+    told = "\n".join((found[0]["error"][1], *found[0]["notes"]))
+    assert [text for text in case.says if text not in told] == [], told
     if case.raises == "LoadRefused":
         assert [one["changed"] for one in found] == [[]] * case.ranks, "untouched"
 
