@@ -43,7 +43,7 @@ test: lint trees
 	@$(PY) -m pytest $(ARGS)
 
 faults: trees
-	@$(PY) -m pytest tests/faults $(ARGS)
+	@$(PY) -m pytest tests/faults --whole $(ARGS)
 
 bench: trees
 	@$(PY) -m pytest tests/benchmarks -s --benchmarks $(ARGS)

@@ -15,13 +15,24 @@ from tests.support.pool import Pools
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--benchmarks``: what `make bench` passes."""
+    """``--benchmarks``: what `make bench` passes; ``--whole``: what `make faults` passes."""
     parser.addoption("--benchmarks", action="store_true", help="run tests/benchmarks, which measure and print")
+    parser.addoption("--whole", action="store_true", help="run what `make faults` runs beyond `make test`")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Benchmarks take minutes and assert no times, so only those who ask for them get them."""
     return True if collection_path.name == "benchmarks" and not config.getoption("--benchmarks") else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked ``whole`` are the long rest of the fault scenarios; a core of each stays in `make test`."""
+    if config.getoption("--whole"):
+        return
+    rest = [item for item in items if item.get_closest_marker("whole")]
+    if rest:
+        config.hook.pytest_deselected(items=rest)
+        items[:] = [item for item in items if not item.get_closest_marker("whole")]
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,9 @@ from dspatch.live.reading import Fragment, LiveTensor, LiveValue, Reading
 
 _COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 
+#: ``DeepSpeedEngine._load_checkpoint`` does so for files of its oldest releases.
+_SAMPLES = "the file has no global_samples: DeepSpeed took global_steps times the batch size of this run"
+
 
 def add_weights(reading: Reading, engine: Any) -> None:
     """Parameters and buffers against ``module`` of the model file.
@@ -32,12 +35,12 @@ def add_weights(reading: Reading, engine: Any) -> None:
 
 
 def add_counters(reading: Reading, engine: Any) -> None:
-    """``global_steps``, ``global_samples`` and ``skipped_steps``; old files have no ``global_samples``."""
+    """``global_steps``, ``global_samples`` and ``skipped_steps``."""
     for name in _COUNTERS:
         value = getattr(engine, name, None)
         if value is not None:
-            optional = name == "global_samples"
-            reading.values.append(LiveValue("counters", name, "model", (name,), value, optional=optional))
+            computed = _SAMPLES if name == "global_samples" else ""
+            reading.values.append(LiveValue("counters", name, "model", (name,), value, computed=computed))
 
 
 def add_scheduler(reading: Reading, engine: Any) -> None:
@@ -55,10 +58,14 @@ def add_scheduler(reading: Reading, engine: Any) -> None:
 def add_data(reading: Reading, engine: Any) -> None:
     """Random layer dropping and the curriculum's sampler, where they are on."""
     dropping = getattr(engine, "random_ltd_scheduler", None)
-    if dropping is not None and flag(engine, "random_ltd_enabled"):
+    if dropping is None or not flag(engine, "random_ltd_enabled"):
+        reading.no_place["random_ltd"] = ("model", ("random_ltd",))
+    else:
         value = dropping.state_dict()
         reading.values.append(LiveValue("random_ltd", "random-LTD scheduler", "model", ("random_ltd",), value))
     sampler = getattr(getattr(engine, "training_dataloader", None), "data_sampler", None)
-    if sampler is not None and hasattr(sampler, "state_dict") and flag(engine, "curriculum_learning_enabled"):
+    if sampler is None or not hasattr(sampler, "state_dict") or not flag(engine, "curriculum_learning_enabled"):
+        reading.no_place["data_sampler"] = ("model", ("data_sampler",))
+    else:
         value = sampler.state_dict()
         reading.values.append(LiveValue("data_sampler", "data sampler", "model", ("data_sampler",), value))

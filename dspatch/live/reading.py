@@ -102,6 +102,7 @@ class LiveValue:
         ignore: keys that may differ.
         missing: what it means when the file has nothing at ``path``; empty: the checkpoint lacks it.
         optional: nothing is wrong when the file has nothing at ``path``.
+        computed: what DeepSpeed puts in place when the file has nothing at ``path``, in words; then it cannot be checked.
     """
 
     component: str
@@ -112,6 +113,7 @@ class LiveValue:
     ignore: frozenset[str] = frozenset()
     missing: str = ""
     optional: bool = False
+    computed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

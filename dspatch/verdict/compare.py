@@ -17,6 +17,7 @@ from dspatch.verdict.derived import judge_pairs
 from dspatch.verdict.matching import Matcher, is_array
 from dspatch.verdict.memory import default_threads
 from dspatch.verdict.outcome import ABSENT, MISMATCH, NOT_CHECKED, Finding, Outcome
+from dspatch.verdict.request import DATA_PARTS
 from dspatch.verdict.settling import conclude, settle
 
 #: How much is measured: every byte by checksum where that is possible, every byte against the file, all but bytes,
@@ -79,7 +80,7 @@ def compare(
     if level not in LEVELS:
         raise ValueError(f"level is one of {', '.join(LEVELS)}, not {level!r}")
     if level == "off":
-        listed = sorted({*asked, *reading.not_checked})
+        listed = sorted({*asked.difference(DATA_PARTS), *reading.not_checked})
         return Comparison({one: Outcome(NOT_CHECKED, "verification is off") for one in listed}, [], 0)
     notes = Collector(files, asked, reading.rank)
     matcher = Matcher(files, notes, strict, reading.swap_rank)

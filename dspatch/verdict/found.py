@@ -14,10 +14,17 @@ NOTHING, REFUSED = "nothing", "refused"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why this rank cannot load: ``kind`` is ``nothing`` (there is nothing to load) or ``refused``."""
+    """Why this rank cannot load.
+
+    Attributes:
+        kind: ``nothing`` (there is nothing to load) or ``refused``.
+        text: for people.
+        spoils: components that the load would spoil; who declares all of them as lost may load. Empty: nobody may.
+    """
 
     kind: str
     text: str
+    spoils: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)

@@ -7,11 +7,11 @@ from types import TracebackType
 from typing import Any
 
 from dspatch.errors import SettingsError, explain
-from dspatch.verdict.request import COMPONENTS
+from dspatch.verdict.request import COMPONENTS, DATA_PARTS
 
 #: What may be declared: name -> the words it takes.
 ALLOWED: dict[str, tuple[str, ...]] = {
-    **{component: ("fresh", "any") for component in COMPONENTS},
+    **{component: ("fresh", "any") for component in (*COMPONENTS, *DATA_PARTS)},
     "frozen": ("kept", "fresh", "any"),
     "nothing": ("ok",),
 }

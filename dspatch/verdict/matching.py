@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dspatch.live.reading import LiveState, LiveTensor, LiveValue
 from dspatch.verdict import values
 from dspatch.verdict.collector import Collector
 from dspatch.verdict.outcome import ABSENT, FRESH, LEFT_OUT, MISMATCH
+from dspatch.verdict.request import DATA_PARTS
 from dspatch.verdict.tensors import Check, dtype_of, wrong_size
 
 SAME_AS_FILE = "the same as in the file"
@@ -55,9 +57,17 @@ class Matcher:
     def absent(self, component: str, names: Sequence[str], role: str) -> None:
         """Note that the checkpoint holds nothing for a component."""
         expected = f"{component} in the file"
-        # Frozen weights may be excluded at the save, and a load that is not strict asks for what there is.
-        word = LEFT_OUT if component == "frozen" and not self._strict else ABSENT
+        # DeepSpeed goes on without the state of a feature that was off at the save.
+        word = LEFT_OUT if component in DATA_PARTS else ABSENT
+        if component == "frozen" and not self._strict and not self._lists(names):
+            word = LEFT_OUT
         self._notes.note(component, word, component, names, expected, _HOLDS_NONE, role, reason=_HOLDS_NONE)
+
+    def _lists(self, names: Sequence[str]) -> bool:
+        """Whether the file lists a frozen parameter: then it was not excluded at the save, and its values are lost."""
+        tree = self._files.get("model")
+        module = tree.get(("module",)) if tree is not None else None
+        return isinstance(module, dict) and any(name in module for name in names)
 
     def tensor(self, live: LiveTensor) -> None:
         """A tensor with a place of its own."""
@@ -152,6 +162,8 @@ class Matcher:
             # The reason holds only where the file has something of another form in that place.
             if live.missing and isinstance(tree.get(live.path[:-2]), list):
                 self._notes.unknown(live.component, live.missing)
+            elif live.computed:
+                self._notes.unknown(live.component, live.computed)
             elif not live.optional:
                 self.absent(live.component, [live.label], live.role)
             return
@@ -173,15 +185,19 @@ class Matcher:
             return
         lacking = [key for key in live if not isinstance(module.get(key), TensorRef)]
         # A few names are a partial load that somebody asked for; most of them are names that do not fit at all.
-        word, found = ABSENT if 2 * len(lacking) > len(live) else LEFT_OUT, "in the model, not in the checkpoint"
+        word = ABSENT if 2 * len(lacking) > len(live) else LEFT_OUT
+        met = f"{len(live) - len(lacking)} of {len(live)} names met"
+        found = f"in the model, not in the checkpoint ({met})"
         for component in ("weights", "frozen"):
             gone = [key for key in lacking if live[key].component == component]
             if gone:
-                self._notes.note(component, word, found, gone, "a value in the file", found, "model", reason=found)
+                expected = "a value in the file"
+                self._notes.note(component, word, found, gone, expected, found, "model", prefix_hint(live, module), found)
         extra = [key for key, value in module.items() if isinstance(value, TensorRef) and key not in live]
         if extra and stage < 3:  # there the file has every parameter, without elements
             found = "in the checkpoint, not restored"
-            self._notes.note("weights", LEFT_OUT, found, extra, "a place in the model", found, "model")
+            expected = "a place in the model"
+            self._notes.note("weights", LEFT_OUT, found, extra, expected, found, "model", prefix_hint(live, module))
 
     def _add(self, check: Check) -> None:
         wrong = wrong_size(check)
@@ -191,6 +207,30 @@ class Matcher:
         names = [one.name for one in check.fragments] or [check.label]
         what = f"size of {check.what}"
         self._notes.note(check.component, MISMATCH, what, names, SAME_AS_FILE, f"{what}: {wrong}", check.role)
+
+
+def prefix_hint(live: Iterable[str], filed: Iterable[Any]) -> str:
+    """What to do about names that differ by a prefix; empty when they do not."""
+    here, there = list(live), [str(key) for key in filed]
+    for longer, shorter, side in ((here, there, "model"), (there, here, "checkpoint")):
+        prefix = _prefix_of(longer, shorter)
+        if prefix:
+            return f"the {side}'s names have the prefix {prefix!r}, the others do not: load with the names alike"
+    return ""
+
+
+def _prefix_of(longer: Sequence[str], shorter: Sequence[str]) -> str:
+    """The prefix that most names of one side have before a name of the other; empty when there is none."""
+    known = set(shorter)
+    counted: Counter[str] = Counter()
+    for name in longer:
+        parts = name.split(".")
+        # Wrappers add few levels; a name's own tail would match by chance.
+        counted.update(
+            ".".join(parts[:cut]) + "." for cut in range(1, min(len(parts), 5)) if ".".join(parts[cut:]) in known
+        )
+    found = counted.most_common(1)
+    return found[0][0] if found and 2 * found[0][1] > min(len(longer), len(shorter)) else ""
 
 
 def _filed_state(tree: Tree, live: LiveState) -> dict[Any, Any] | None:

@@ -14,6 +14,7 @@ from dspatch.verdict.found import Preflight
 from dspatch.verdict.outcome import NOT_CHECKED, Finding, Outcome
 from dspatch.verdict.ranks import Message, Ranks, fitting
 from dspatch.verdict.report import LoadReport, from_merged, merge_messages
+from dspatch.verdict.request import DATA_PARTS
 
 
 def measure(
@@ -44,7 +45,8 @@ def measure(
     started = time.monotonic()
     asked = found.request.asked
     if found.not_checked:
-        comparison = Comparison({name: Outcome(NOT_CHECKED, found.not_checked) for name in sorted(asked)}, [], 0)
+        listed = sorted(asked.difference(DATA_PARTS))
+        comparison = Comparison({name: Outcome(NOT_CHECKED, found.not_checked) for name in listed}, [], 0)
     else:
         with progress.told(ranks.rank):
             comparison = compare(

@@ -18,6 +18,7 @@ from dspatch.live.attributes import base_optimizer, class_names, flag, rank_in
 from dspatch.live.swapped import swap_names, swap_rank
 from dspatch.verdict.found import REFUSED, Preflight, Refusal, tags_there
 from dspatch.verdict.matching import ONE_PROCESS
+from dspatch.verdict.placement import wrong_places
 
 
 def read_files(engine: Any, found: Preflight) -> Refusal | None:
@@ -211,6 +212,8 @@ def _does_not_fit(
             return refusal
     if (refusal := _no_scheduler(engine, found) or _no_swap_files(engine, folder)) is not None:
         return refusal
+    if (refusal := _feature_was_off(engine, found)) is not None:
+        return refusal
     if not sharded and asks_shard and engine.optimizer is not None:
         return _unsharded_state(engine, found, model) or _other_optimizer(engine, model)
     tree = found.files.get("shard")
@@ -222,7 +225,9 @@ def _does_not_fit(
         del found.files["shard"]  # the weights are put together from all shards; this one is another rank's now
         return None
     shard = facts_of(tree)
-    return _foreign_shard(shard, model, dp_rank) or (_other_optimizer(engine, shard) if asks_shard else None)
+    if (refusal := _foreign_shard(shard, model, dp_rank)) is not None or not asks_shard:
+        return refusal
+    return _other_optimizer(engine, shard) or wrong_places(engine, model, tree)
 
 
 def _renamed(tree: Tree) -> Refusal | None:
@@ -257,6 +262,30 @@ def _no_scheduler(engine: Any, found: Preflight) -> Refusal | None:
             do="load_lr_scheduler_states=False keeps this run's own schedule",
         ),
     )
+
+
+def _feature_was_off(engine: Any, found: Preflight) -> Refusal | None:
+    """DeepSpeed hands these the None that the file holds, too, when the feature was off at the save."""
+    has = {
+        "random_ltd": flag(engine, "random_ltd_enabled"),
+        "data_sampler": flag(engine, "curriculum_learning_enabled")
+        and getattr(engine, "training_dataloader", None) is not None,
+    }
+    tree = found.files["model"]
+    root = tree.root if isinstance(tree.root, dict) else {}
+    for name, on in has.items():
+        if on and name in found.request.asked and root.get(name, "") is None:
+            return Refusal(
+                REFUSED,
+                explain(
+                    f"the checkpoint holds no {name} state, and this engine has the feature on",
+                    expected=f"the state of {name}",
+                    found="None in the model file: the feature was off at the save",
+                    where=tree.path,
+                    do="turn the feature off in data_efficiency, as in the run that saved",
+                ),
+            )
+    return None
 
 
 #: Hyperparameters that tell one kind of optimizer from another. `amsgrad` is not among them: of the Adams that may take each

@@ -7,7 +7,7 @@ from pathlib import Path
 from dspatch import log
 from dspatch.errors import LOWER_TO_WARNING, LoadIncomplete, explain, shorten
 from dspatch.settings import Settings
-from dspatch.verdict.outcome import RESTORED
+from dspatch.verdict.outcome import RESTORED, Finding
 from dspatch.verdict.report import LoadReport
 from dspatch.verdict.request import OPTIMIZER_PARTS
 
@@ -21,6 +21,8 @@ _HOLDS = {
     "counters": "this run's own step counts",
     "weights": "what this model had before, where names do not meet",
     "frozen": "what this model had before",
+    "random_ltd": "this run's own schedule, from its beginning",
+    "data_sampler": "this run's own position, at its beginning",
 }
 
 
@@ -73,10 +75,14 @@ def _say_left_out(report: LoadReport, settings: Settings) -> None:
         if name == "masters" and not OPTIMIZER_PARTS & set(left) - {"masters"}:
             holds = "something else than the files hold"
         lines.append(f"  {name}: left out, now holds {holds}")
-        names = [text for one in report.findings if one.component == name for text in one.names]
-        if name in ("weights", "frozen") and names:
-            lines.append(f"    {shorten(dict.fromkeys(names))}")
+        if name in ("weights", "frozen"):
+            lines += [f"    {text}" for text in dict.fromkeys(map(_names_of, report.findings)) if text.startswith(name)]
     log.tell(settings.mode, "\n".join(lines))
+
+
+def _names_of(one: Finding) -> str:
+    more = f" and {one.count - len(one.names)} more" if one.count > len(one.names) else ""
+    return f"{one.component} {one.found}: {', '.join(one.names)}{more}"
 
 
 def _say_not_checked(report: LoadReport, settings: Settings) -> None:

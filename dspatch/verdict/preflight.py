@@ -16,6 +16,7 @@ from dspatch.errors import explain
 from dspatch.live.attributes import flag, without_reader
 from dspatch.verdict.found import NOTHING, REFUSED, Preflight, Refusal, tags_there
 from dspatch.verdict.own_files import read_files
+from dspatch.verdict.parallel import other_split
 from dspatch.verdict.request import Request
 
 
@@ -33,6 +34,8 @@ def look(engine: Any, request: Request) -> Preflight:
         found.not_checked = without_reader(engine)
         if not found.not_checked:
             found.refusal = read_files(engine, found)
+        elif not universal:
+            found.refusal = other_split(engine, found)
     return found
 
 

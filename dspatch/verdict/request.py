@@ -14,6 +14,9 @@ COMPONENTS = (
     "counters",
 )  # fmt: skip
 
+#: Components of features that few engines have; a default load asks for them, too, where the engine has them.
+DATA_PARTS = ("data_sampler", "random_ltd")
+
 #: What ``load_optimizer_states=False`` leaves out. Masters are then rebuilt from the 16-bit weights.
 OPTIMIZER_PARTS = frozenset({"masters", "moments", "optimizer_step", "param_groups", "loss_scaler"})
 
@@ -64,13 +67,13 @@ class Request:
 
     @property
     def asked(self) -> frozenset[str]:
-        """The components that this call wants restored."""
+        """The components that this call wants restored, as far as the engine has them."""
         if self.module_only:
             return _WEIGHTS
         left_out = set() if self.optimizer_states else set(OPTIMIZER_PARTS)
         if not self.scheduler_states:
             left_out.add("lr_scheduler")
-        return frozenset(COMPONENTS) - left_out
+        return frozenset((*COMPONENTS, *DATA_PARTS)) - left_out
 
     def flags(self) -> str:
         """The arguments that make this a partial load, as the caller would write them."""

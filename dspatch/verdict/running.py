@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from dspatch.checkpoint.unpickle import Tree
 from dspatch.verdict.request import Request
 
 
@@ -22,6 +23,8 @@ class RunningLoad:
         not_restored: names in the checkpoint's module that the model does not have.
         no_source: names in the model that the checkpoint does not have.
         matched: how many names both have; None before the module was loaded.
+        files: role -> tree of this rank's files, as far as they were read.
+        put_back: entries of the returned ``client_state`` that DeepSpeed leaves out.
     """
 
     engine: Any
@@ -30,6 +33,8 @@ class RunningLoad:
     not_restored: list[str] = field(default_factory=list)
     no_source: list[str] = field(default_factory=list)
     matched: int | None = None
+    files: Mapping[str, Tree] = field(default_factory=dict)
+    put_back: dict[str, Any] = field(default_factory=dict)
 
     def saw(self, error: BaseException) -> None:
         """Remember an exception that passed a traced function."""

@@ -6,6 +6,7 @@ import inspect
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,18 +16,22 @@ from dspatch.checkpoint.shard import facts_of
 from dspatch.errors import LOWER_TO_WARNING, DspatchError, LoadIncomplete, LoadRefused, NothingLoaded, explain, shorten
 from dspatch.live import trust
 from dspatch.settings import Settings
-from dspatch.verdict import first_step, intent, policy, preflight
+from dspatch.verdict import first_rate, first_step, intent, policy, preflight, surprises
 from dspatch.verdict.found import NOTHING, REFUSED, Preflight, Refusal
-from dspatch.verdict.outcome import RESTORED
+from dspatch.verdict.matching import prefix_hint
+from dspatch.verdict.outcome import NOT_CHECKED, RESTORED, Outcome
 from dspatch.verdict.ranks import Message, Ranks
 from dspatch.verdict.report import LoadReport
 from dspatch.verdict.request import Request
 from dspatch.verdict.running import RunningLoad, current, run
+from dspatch.verdict.sentences import sentence_for
 
 _reports: WeakKeyDictionary[Any, LoadReport] = WeakKeyDictionary()
 
 #: Settings that have to be the same on all ranks, or one of them would wait for what another never says.
 _SHARED_SETTINGS = ("mode", "tags", "verify", "disable", "unknown", "timeout", "expect")
+
+_PUT_BACK = "this engine has no place for it: its state is in the returned client_state[{!r}], to be loaded by the caller"
 
 Loader = Callable[..., Any]
 
@@ -58,7 +63,8 @@ def guarded_load(wrapped: Loader, engine: Any, args: tuple[Any, ...], kwargs: di
     before = _agree_before(engine, request, settings, declared, ranks)
     if before.refusal is not None:
         return None, None
-    load = RunningLoad(engine, before.request)
+    load = RunningLoad(engine, before.request, files=before.files)
+    held = surprises.Before.of(engine)
     started = time.monotonic()
     with _trust(settings):
         returned = _call(wrapped, args, kwargs, load, ranks, before)
@@ -68,10 +74,17 @@ def guarded_load(wrapped: Loader, engine: Any, args: tuple[Any, ...], kwargs: di
     # Imported late: it reads live tensors, and needs torch, which the rest of this file does not.
     from dspatch.verdict.measure import measure
 
-    report = measure(engine, before, settings, declared, ranks, load_seconds=seconds)
+    late = first_rate.comes_from_schedule(before.request, before.files)
+    report = measure(
+        engine, before, settings, declared, ranks, load_seconds=seconds,
+        extra=first_rate.finding(engine, ranks.rank) if late and settings.verify != "off" else (),
+    )  # fmt: skip
+    report = _with_what_was_put_back(report, load, returned)
     remember(engine, report)
     _refuse_unmatched(load, settings)
     policy.apply(report, settings, ranks.rank)
+    if settings.verify != "off":
+        surprises.tell(load, held, settings.mode, ranks.rank, measured=not before.not_checked)
     first_step.watch_outside_scheduler(engine, ranks.rank)
     return returned
 
@@ -85,6 +98,8 @@ def _agree_before(
     """Look at the files, compare with the other ranks. A refusal is raised here, in strict mode on every rank."""
     found = preflight.look(engine, request)
     refusal = found.refusal
+    if refusal is not None and refusal.spoils and refusal.spoils <= declared.keys():
+        refusal = found.refusal = None
     message: Message = {
         "request": found.request.to_dict(),
         "settings": {name: str(getattr(settings, name)) for name in _SHARED_SETTINGS},
@@ -222,7 +237,7 @@ def _call(
     problem = LoadIncomplete(answer["problem"]) if answer["problem"] is not None else None
     if error is not None:
         advice = trust.advice(error, [name for tree in before.files.values() for name in tree.names])
-        if advice:
+        if advice or (advice := sentence_for(error, load.engine)):
             log.add_note(error, f"dspatch: {advice}")
         log.add_note(error, f"dspatch: raised on {ranks.label} while tag {load.request.tag!r} was loaded")
     failure = error or problem
@@ -285,6 +300,17 @@ def _compare_after(messages: Sequence[Message]) -> Message:
     return {"problem": None}
 
 
+def _with_what_was_put_back(report: LoadReport, load: RunningLoad, returned: Any) -> LoadReport:
+    """Hand out what DeepSpeed left out of ``client_state``, and say so in the report."""
+    client_state = returned[1]
+    if not load.put_back or not isinstance(client_state, dict):
+        return report
+    for key, value in load.put_back.items():
+        client_state.setdefault(key, value)
+    told = {key: Outcome(NOT_CHECKED, _PUT_BACK.format(key)) for key in load.put_back if key in report.outcomes}
+    return replace(report, outcomes={**report.outcomes, **told})
+
+
 def _nothing(returned: Any, load: RunningLoad, settings: Settings, declared: dict[str, str]) -> Any:
     """DeepSpeed came back with nothing although the files were there."""
     text = explain(
@@ -308,7 +334,8 @@ def _refuse_unmatched(load: RunningLoad, settings: Settings) -> None:
         "no weight was restored: no name of the checkpoint is a name of the model",
         expected=f"in the model, not in the checkpoint: {shorten(load.no_source)}",
         found=f"in the checkpoint, not restored: {shorten(load.not_restored)}",
-        do="add or remove the prefix that differs (torch.compile and wrappers add one)",
+        do=prefix_hint(load.no_source, load.not_restored)
+        or "compare the names: torch.compile and wrappers put a prefix before them",
         lower=LOWER_TO_WARNING,
     )
     if settings.mode == "strict":

@@ -45,7 +45,8 @@ class _VerifyAfterLoad:
         request = _request(engine, load_dir, tag)
         ranks = Ranks(settings.timeout)
         found = preflight.look(engine, request)
-        refusal = found.refusal
+        # What is loaded already is measured, wherever it lies.
+        refusal = found.refusal if found.refusal is not None and not found.refusal.spoils else None
         message: Message = {"refusal": [refusal.kind, refusal.text[:2500]] if refusal is not None else None}
         answer = ranks.agree("before verifying", message, compare_refusals)
         if answer["problem"] is not None:

@@ -33,8 +33,11 @@ def save_experts(folder: str, ep_size: int, experts: int = 4, tag: str | None = 
     made.save_checkpoint(folder, tag=tag)
 
 
-def experts_engine(ep_size: int, experts: int = 4, seed: int = 0, **engine: Any) -> Any:
-    """An engine with one layer of experts; ``stage`` is 2 by default."""
+def experts_engine(ep_size: int, experts: int = 4, seed: int = 0, outside: bool = False, **engine: Any) -> Any:
+    """An engine with one layer of experts; ``stage`` is 2 by default.
+
+    ``outside``: a parameter that belongs to no expert has the word in its name; ``precision`` is bf16 by default.
+    """
     from deepspeed.moe.layer import MoE
     from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
 
@@ -45,9 +48,12 @@ def experts_engine(ep_size: int, experts: int = 4, seed: int = 0, **engine: Any)
             expert = torch.nn.Linear(16, 16)
             self.moe = MoE(16, expert, num_experts=experts, ep_size=ep_size, k=1, min_capacity=0)
             self.last = torch.nn.Linear(16, 5)
+            if outside:
+                self.expert_scale = torch.nn.Parameter(torch.rand(16))
 
         def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            mixed, loss, _ = self.moe(self.first(inputs))
+            hidden = self.first(inputs)
+            mixed, loss, _ = self.moe(hidden * self.expert_scale if outside else hidden)
             return (self.last(mixed).float() - targets).square().mean() + 0.01 * loss.float()
 
     torch.manual_seed(seed)
@@ -57,8 +63,8 @@ def experts_engine(ep_size: int, experts: int = 4, seed: int = 0, **engine: Any)
     params = split_params_into_different_moe_groups_for_optimizer({"params": list(model.parameters()), "name": "all"})
     config = {
         "train_micro_batch_size_per_gpu": 4, "steps_per_print": 10**6, "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False, "bf16": {"enabled": True},
-        "zero_optimization": {"stage": engine.get("stage", 2)},
+        "zero_force_ds_cpu_optimizer": False, "bf16": {"enabled": engine.get("precision", "bf16") == "bf16"},
+        "zero_optimization": {"stage": engine.get("stage", 2)}, **engine.get("config", {}),
     }  # fmt: skip
     optimizer = torch.optim.AdamW(params, lr=1e-3)
     made, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from tests.support.engines import build_engine, full_weights, one_step_probe, train
+from tests.faults.scenarios.models import build_engine, rates
+from tests.support.engines import full_weights, one_step_probe, train
 from tests.support.inside import with_dspatch
 from tests.support.state import differences, same, snapshot
 
 STEPS = 3
+#: Entries of ``client_state`` that results bring back.
+KEPT = ("lr_scheduler", "mine")
 _TYPES: dict[str, Any] = {"str": str, "int": int, "numpy": np.int64, "path": Path}
 
 
@@ -59,11 +62,11 @@ def load(
     fresh = build_engine(seed=2, **engine)
     before = snapshot(fresh)
     asked = _TYPES[tag_type](tag) if tag_type else tag
-    path, error, notes = None, None, ()
+    path, client, error, notes = None, None, None, ()
     with with_dspatch(**settings) if settings is not None else nullcontext() as dspatch:
         with dspatch.expect(**expect) if dspatch is not None and expect else nullcontext():
             try:
-                path, _ = fresh.load_checkpoint(folder, tag=asked, **(arguments or {}))
+                path, client = fresh.load_checkpoint(folder, tag=asked, **(arguments or {}))
             except Exception as raised:
                 error = (type(raised).__name__, str(raised))
                 notes = tuple(getattr(raised, "__notes__", ()))
@@ -74,6 +77,8 @@ def load(
         "notes": notes,
         "path": path,
         "steps": fresh.global_steps,
+        "rates": rates(fresh),
+        "client": client if client is None else {key: client[key] for key in KEPT if key in client},
         "changed": differences(before, after, ignore=()),
         "report": None if report is None else {name: one.word for name, one in report.outcomes.items()},
         "table": str(report),
@@ -106,15 +111,16 @@ def load_as_nobody(folder: str, engine: dict[str, Any]) -> dict[str, Any]:
 
 
 def weights_of_tags(
-    folder: str, settings: dict[str, Any] | None, tags: list[Any], asked: Any, latest: bool
-) -> dict[str, Any]:
-    """ZeRO-3 without optimizer states: which tag do the weights come from?"""
+    folder: str, settings: dict[str, Any] | None, tags: list[Any], asked: Any, latest: bool,
+    flags: dict[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """ZeRO-3 without optimizer states, or with other ``flags``: which tag do the weights come from?"""
     engine: dict[str, Any] = {"stage": 3}
     saved = save(folder, engine, tags, latest)
     fresh = build_engine(seed=2, **engine)
     with with_dspatch(**settings) if settings is not None else nullcontext():
         try:
-            path, _ = fresh.load_checkpoint(folder, tag=asked, load_optimizer_states=False)
+            path, _ = fresh.load_checkpoint(folder, tag=asked, **(flags or {"load_optimizer_states": False}))
         except Exception as raised:
             return {"error": (type(raised).__name__, str(raised)), "weights_of": []}
     loaded = full_weights(fresh)
@@ -155,20 +161,8 @@ def swallowed(folder: str, site: str, settings: dict[str, Any] | None) -> dict[s
 
 def load_renamed(folder: str, settings: dict[str, Any] | None) -> dict[str, Any]:
     """A model whose names all have a prefix that the checkpoint lacks, as torch.compile and wrappers make them."""
-    from torch import nn
-
-    from tests.support.models import TinyNet
-
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = TinyNet()
-
-        def forward(self, *args: Any) -> Any:
-            return self.inner(*args)
-
     save(folder, {"stage": 0}, ["a"])
-    engine = {"stage": 0, "model": Wrapped()}
+    engine = {"stage": 0, "model": "wrapped"}
     return load(folder, engine, settings=settings, arguments={"load_module_strict": False}, tag="a")
 
 

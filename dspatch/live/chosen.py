@@ -1,0 +1,58 @@
+"""What a configuration chose for an optimizer and a load may replace: clipping, the loss scaler, hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dspatch.live.attributes import base_optimizer
+
+#: Of a loss scaler what no step changes.
+_OF_SCALER = (
+    "dynamic", "scale_factor", "scale_window", "min_scale", "delayed_shift", "consecutive_hysteresis",
+    "raise_error_at_min_scale",
+)  # fmt: skip
+_OF_STAGE_0 = ("dynamic_loss_scale", "scale_factor", "scale_window", "min_loss_scale")
+
+#: Of a param group what a schedule moves, and what is no hyperparameter.
+_MOVING = frozenset(("params", "lr", "initial_lr", "step", "base_momentum", "max_momentum"))
+
+
+def fixed(engine: Any) -> dict[str, Any]:
+    """Clipping and loss scaler, by name: what training never changes by itself."""
+    optimizer = engine.optimizer
+    found = {"gradient clipping": getattr(optimizer, "clip_grad", None)}
+    scaler = getattr(optimizer, "loss_scaler", None)
+    holder = getattr(optimizer, "loss_scale_config", optimizer)
+    for owner, names in ((scaler, _OF_SCALER), (holder, _OF_STAGE_0)):
+        found |= {f"loss scaler {name}": getattr(owner, name) for name in names if hasattr(owner, name)}
+    dynamic = getattr(scaler, "dynamic", getattr(holder, "dynamic_loss_scale", None))
+    if dynamic is False:
+        found["loss scale"] = getattr(scaler, "cur_scale", getattr(holder, "cur_scale", None))
+    return {name: value for name, value in found.items() if _plain(value)}
+
+
+def hyperparameters(engine: Any) -> dict[str, Any]:
+    """Of each param group what no schedule is expected to move, by name."""
+    groups = getattr(base_optimizer(engine), "param_groups", None) or ()
+    return {
+        f"group {number} {name}": value
+        for number, group in enumerate(groups)
+        for name, value in group.items()
+        if name not in _MOVING and _plain(value)
+    }
+
+
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """``name: value before, value now`` of what both have and is another."""
+    return [
+        f"{name}: {before[name]!r} was configured, {value!r} is in force"
+        for name, value in after.items()
+        if name in before and before[name] != value
+    ]
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str) or (
+        isinstance(value, tuple | list) and all(isinstance(one, int | float) for one in value)
+    )
