@@ -8,6 +8,7 @@ from typing import Any
 from dspatch.live import bf16, engine_state, fp16_fused, fp16_unfused, plain, zero3, zero12
 from dspatch.live.attributes import class_names, flag, layout_of, rank_in, without_reader
 from dspatch.live.nowhere import LOST, state_in_no_file
+from dspatch.live.positions import numbered_groups, registered_names
 from dspatch.live.reading import Reading
 
 #: Components that live in the optimizer.
@@ -81,6 +82,8 @@ def _read_optimizer(reading: Reading, engine: Any) -> None:
     _guarded(reading, OPTIMIZER_COMPONENTS, lambda: reader(reading, engine, wrapper))
     if family in ("ZeRO-1/2", "ZeRO-3", "BF16"):
         reading.layout = layout_of(engine)
+    elif family == "plain":
+        reading.numbered, reading.registered = numbered_groups(engine), registered_names(engine)
     if (lost := state_in_no_file(engine)) is not None:
         reading.nowhere.update(dict.fromkeys(LOST, lost))
 

@@ -155,6 +155,8 @@ class Reading:
         rank: global rank.
         tensors, states, values, pairs: what can be compared.
         layout: the parameters of each flat group, in order; None where the file has no such list.
+        numbered, registered: without masters, the parameters of each group in the order of the optimizer's state, and the
+            module's names in the order of the file.
         not_checked: component -> why nothing can be said about it.
         nowhere: component -> why no file has it, although the engine keeps it.
         no_place: component -> (role, path) of what a file may hold and this engine has no place for.
@@ -169,6 +171,8 @@ class Reading:
     values: list[LiveValue] = field(default_factory=list)
     pairs: list[LivePair] = field(default_factory=list)
     layout: tuple[GroupLayout, ...] | None = None
+    numbered: tuple[GroupLayout, ...] = ()
+    registered: tuple[str, ...] = ()
     not_checked: dict[str, str] = field(default_factory=dict)
     nowhere: dict[str, Nowhere] = field(default_factory=dict)
     no_place: dict[str, tuple[str, Path]] = field(default_factory=dict)

@@ -6,11 +6,11 @@ when they differ their outcome is ``left out``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dspatch.checkpoint.unpickle import Tree
-from dspatch.live.reading import Reading
+from dspatch.live.reading import GroupLayout, Reading
 from dspatch.verdict import layout
 from dspatch.verdict.collector import Collector
 from dspatch.verdict.derived import judge_pairs
@@ -117,8 +117,13 @@ def _leave_bytes(reading: Reading, matcher: Matcher, notes: Collector) -> None:
 def _judge_layout(reading: Reading, files: Mapping[str, Tree], asked: frozenset[str], notes: Collector) -> None:
     """Parameters that the file has in another place of the flat buffers; bytes cannot show that."""
     tree = files.get("model")
-    filed = layout.filed_layout(tree.get(("param_shapes",))) if tree is not None else None
-    moved = layout.misplaced(reading.layout, filed) if reading.layout is not None and filed is not None else []
+    if tree is None:
+        return
+    live: Sequence[GroupLayout] | None = reading.layout
+    filed = layout.filed_layout(tree.get(("param_shapes",)))
+    if reading.numbered:
+        live, filed = reading.numbered, layout.inferred_layout(reading.numbered, reading.registered, tree.get(("module",)))
+    moved = layout.misplaced(live, filed) if live is not None and filed is not None else []
     if not moved:
         return
     here, there = moved[0]

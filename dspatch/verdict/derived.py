@@ -15,6 +15,8 @@ from dspatch.verdict.tensors import Check, compare_directly, dtype_of, wrong_siz
 
 _CAST = "weights that are the cast of their masters"
 _UNDONE = "masters that the weights were not made from: the first step would undo the load"
+_OF_ANOTHER = "masters of which some are those of another parameter of the same size: they were saved in another order"
+_REGISTER = "register the layers, and list them in the param groups, in the order of the run that saved"
 _SAVED_SO = "the files themselves hold masters that their weights were not made from; the first step changes both"
 
 
@@ -34,9 +36,7 @@ def judge_pairs(reading: Reading, matcher: Matcher, notes: Collector, threads: i
     proven = not thorough and _follows_from_files(reading, notes)
     # Files of two saves under one tag are each restored to the byte; a sample of the pairs tells them apart.
     sampled = [one for one in reading.pairs if one.component == "masters" and not one.role] if proven else []
-    for pair, names in zip(sampled, pairs.differing_in(sampled, threads, sampled=True), strict=True):
-        if names:
-            _stale_masters(pair, names, notes)
+    stale = [one for one in zip(sampled, pairs.differing_in(sampled, threads, sampled=True), strict=True) if one[1]]
     todo = [one for one in reading.pairs if not proven or one.component != "masters" or one.role]
     compared = 0
     for pair, names in zip(todo, pairs.differing_in(todo, threads), strict=True):
@@ -45,7 +45,9 @@ def judge_pairs(reading: Reading, matcher: Matcher, notes: Collector, threads: i
         elif pair.role:
             compared += _derived_weights(pair, names, reading, matcher, notes)
         elif names:
-            _stale_masters(pair, names, notes)
+            stale.append((pair, names))
+    if stale:
+        _stale_masters(stale, notes)
     return compared
 
 
@@ -69,12 +71,18 @@ def _copy(pair: LivePair, names: Sequence[str], notes: Collector) -> None:
     notes.note(pair.component, MISMATCH, found, names, expected, found, do=pair.hint, always=True)
 
 
-def _stale_masters(pair: LivePair, names: Sequence[str], notes: Collector) -> None:
+def _stale_masters(stale: Sequence[tuple[LivePair, Sequence[str]]], notes: Collector) -> None:
+    names = [name for _, differing in stale for name in differing]
+    hint = stale[0][0].hint
     sound = notes.says("masters") and not (notes.has_trouble("masters") or notes.has_trouble("weights"))
-    if sound:
-        notes.note("masters", RESTORED, "stale", names, _CAST, _SAVED_SO)
+    if not sound:
+        notes.note("masters", MISMATCH, "stale", names, _CAST, _UNDONE, do=hint, always=True)
+    elif pairs.exchanged(stale):
+        # Right bytes in the wrong place; moments lie where their masters do, and nothing else can tell of them.
+        for component in ("masters", "moments"):
+            notes.note(component, MISMATCH, "exchanged", names, _CAST, _OF_ANOTHER, do=_REGISTER)
     else:
-        notes.note("masters", MISMATCH, "stale", names, _CAST, _UNDONE, do=pair.hint, always=True)
+        notes.note("masters", RESTORED, "stale", names, _CAST, _SAVED_SO)
 
 
 def _derived_weights(pair: LivePair, names: Sequence[str], reading: Reading, matcher: Matcher, notes: Collector) -> int:

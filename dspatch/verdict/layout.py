@@ -26,6 +26,35 @@ def filed_layout(value: Any) -> tuple[GroupLayout, ...] | None:
     )
 
 
+def inferred_layout(
+    numbered: Sequence[GroupLayout], registered: Sequence[str], module: Any
+) -> tuple[GroupLayout, ...] | None:
+    """The order of a file that numbers its parameters and does not name them (stage 0 in fp32).
+
+    Groups that list their parameters in the order of registration here did so at the save too, where that order is the
+    order of the names in the file's module.
+
+    Args:
+        numbered: the groups as they are here.
+        registered: names of the module, in order, as they are here.
+        module: that of the file.
+
+    Returns:
+        None where groups have another order here, or where the file lacks a name: then nothing can be said.
+    """
+    if not isinstance(module, dict):
+        return None
+    here = {name: place for place, name in enumerate(registered)}
+    there = {plain_name(str(name)): place for place, name in enumerate(module)}
+    found = []
+    for group in numbered:
+        places = [here.get(name, -1) for name, _ in group]
+        if places != sorted(places) or not all(name in here and name in there for name, _ in group):
+            return None
+        found.append(tuple(sorted(group, key=lambda one: there[one[0]])))
+    return tuple(found)
+
+
 def misplaced(live: Sequence[GroupLayout], filed: Sequence[GroupLayout]) -> list[tuple[str, str]]:
     """Parameters that lie elsewhere in the file.
 

@@ -18,7 +18,7 @@ from dspatch.live.attributes import base_optimizer, class_names, flag, rank_in
 from dspatch.live.swapped import swap_names, swap_rank
 from dspatch.verdict.found import REFUSED, Preflight, Refusal, tags_there
 from dspatch.verdict.matching import ONE_PROCESS
-from dspatch.verdict.placement import wrong_places
+from dspatch.verdict.placement import wrong_numbers, wrong_places
 
 
 def read_files(engine: Any, found: Preflight) -> Refusal | None:
@@ -215,7 +215,11 @@ def _does_not_fit(
     if (refusal := _feature_was_off(engine, found)) is not None:
         return refusal
     if not sharded and asks_shard and engine.optimizer is not None:
-        return _unsharded_state(engine, found, model) or _other_optimizer(engine, model)
+        return (
+            _unsharded_state(engine, found, model)
+            or _other_optimizer(engine, model)
+            or wrong_numbers(engine, model, found.files["model"])
+        )
     tree = found.files.get("shard")
     if tree is None:
         return None

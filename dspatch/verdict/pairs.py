@@ -51,6 +51,36 @@ def is_rebuilt(pair: LivePair) -> bool:
     )
 
 
+def exchanged(stale: Sequence[tuple[LivePair, Sequence[str]]]) -> bool:
+    """Whether a ``source`` that its ``copy`` was not made from is bit for bit that of another one's ``copy``.
+
+    Args:
+        stale: pairs, and the parameters in them that differ.
+    """
+    parts = [
+        (_part(pair.source, one), _part(pair.copy, one))
+        for pair, names in stale
+        for one in pair.fragments
+        if one.name in names
+    ]
+    by_head: dict[tuple[int, bytes], list[torch.Tensor]] = {}
+    for _, copy in parts:
+        by_head.setdefault((copy.numel(), _head(copy, copy)), []).append(copy)
+    return any(
+        _cast_equal(source, other)
+        for source, copy in parts
+        for other in by_head.get((source.numel(), _head(source, copy)), ())
+        if other is not copy
+    )
+
+
+def _head(tensor: torch.Tensor, like: torch.Tensor) -> bytes:
+    """The first elements, cast to the dtype of ``like``."""
+    import torch
+
+    return bytes(tensor[:_SAMPLED_ELEMENTS].to(like.dtype).cpu().view(torch.uint8).numpy())
+
+
 def _part(tensor: torch.Tensor, fragment: object) -> torch.Tensor:
     start, numel = fragment.start, fragment.numel  # type: ignore[attr-defined]
     return tensor.detach().reshape(-1).narrow(0, start, numel)

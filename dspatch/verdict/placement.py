@@ -17,9 +17,10 @@ from dspatch.checkpoint.shard import FileFacts
 from dspatch.checkpoint.unpickle import Tree
 from dspatch.errors import explain, shorten
 from dspatch.live.attributes import class_names, layout_of, plain_name
+from dspatch.live.positions import numbered_groups, registered_names
 from dspatch.live.reading import GroupLayout
 from dspatch.verdict.found import REFUSED, Refusal
-from dspatch.verdict.layout import misplaced
+from dspatch.verdict.layout import inferred_layout, misplaced
 
 #: Optimizers that restore flat groups by position, and whose engines list the parameters in them.
 FLAT = frozenset(("DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3", "BF16_Optimizer"))
@@ -31,6 +32,16 @@ SPOILS = frozenset(("masters", "moments"))
 def wrong_places(engine: Any, model: FileFacts, shard: Tree) -> Refusal | None:
     """A refusal when the flat groups of the file hold other parameters, or the same in other places."""
     return _other_parameters(engine, model) or _other_padding(engine, shard)
+
+
+def wrong_numbers(engine: Any, model: FileFacts, tree: Tree) -> Refusal | None:
+    """The same at stage 0 in fp32, where the file numbers its parameters, and the order of its weights tells which they were."""
+    if model.optimizer is None or model.optimizer.style != "torch":
+        return None
+    live = numbered_groups(engine)
+    filed = inferred_layout(live, registered_names(engine), tree.get(("module",)))
+    moved = misplaced(live, filed) if filed is not None else []
+    return Refusal(REFUSED, _explained(engine, model, live, filed or (), moved), SPOILS) if moved else None
 
 
 def _other_parameters(engine: Any, model: FileFacts) -> Refusal | None:

@@ -32,6 +32,7 @@ MEASURED: dict[str, tuple[list[str], str, set[str]]] = {
 
 #: fault -> kinds, text of the refusal. The engine is untouched.
 REFUSED = {
+    "param groups swapped": (ZERO, "the optimizer state"),
     "another tag's shard": (ZERO, "different saves"),
     "another rank's shard": (ZERO, "content of another"),
     "no scheduler saved": (KINDS, "load_lr_scheduler_states=False"),

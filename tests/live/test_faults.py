@@ -153,15 +153,15 @@ def test_the_shard_is_of_the_other_rank(pools: Pools, tmp_path: Path, kind: str)
 
 
 @pytest.mark.parametrize("role", ["newest", "oldest"])
-@pytest.mark.parametrize("kind", ["zero1-bf16", "zero3-bf16"])
+@pytest.mark.parametrize("kind", ["zero1-bf16", "zero3-bf16", "stage0-fp16", "stage0-bf16", "stage0-fp32"])
 def test_parameters_are_registered_in_another_order(pools: Pools, tmp_path: Path, kind: str, role: str) -> None:
     """DeepSpeed itself loads this without a word: masters and moments go by position, weights by name."""
     results = values(pools.get(role, 2, env=OFF).run(
         "tests.live.scenarios:reorder", folder=str(tmp_path), **{**arguments(kind), "scheduler": None}))  # fmt: skip
     for result in results:
-        assert outcomes([result])[0]["masters"] == "mismatch"
+        assert kind == "stage0-fp32" or outcomes([result])[0]["masters"] == "mismatch"
         assert outcomes([result])[0]["moments"] == "mismatch"
-        layout = next(one for one in result["findings"] if "same groups and order" in one["expected"])
+        layout = next(one for one in result["findings"] if "in the order of the run that saved" in one["do"])
         assert set(layout["names"]) == {"second.weight", "third.weight"}
 
 
