@@ -16,13 +16,14 @@ export OMP_NUM_THREADS := 1
 unexport DSPATCH DSPATCH_MODE DSPATCH_DISABLE DSPATCH_TAGS DSPATCH_UNKNOWN DSPATCH_VERIFY DSPATCH_TRUST
 unexport DSPATCH_TIMEOUT DSPATCH_THREADS DSPATCH_EXPECT DSPATCH_REPORT DSPATCH_LOG_LEVEL
 
-.PHONY: help setup trees lint test demo bench faults clean
+.PHONY: help setup trees lint test demo bench faults fuzz clean
 
 help:
 	@echo "make test    set up, lint, type check, and run all tests on real DeepSpeed ranks"
 	@echo "make demo    set up, then show three lossy resumes without and with dspatch (writes demo-out/)"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make faults  only the fault scenarios and their healthy twins (ARGS='-k name' chooses)"
+	@echo "make fuzz    20,000 mutated checkpoint files and as many hostile pickles (FUZZ_FILES=N; some 20 minutes)"
 	@echo "make bench   the costs that the design promises, measured"
 	@echo "make clean   remove .venv and .cache"
 
@@ -44,6 +45,9 @@ test: lint trees
 
 faults: trees
 	@$(PY) -m pytest tests/faults $(ARGS)
+
+fuzz: trees
+	@FUZZ_FILES=$${FUZZ_FILES:-20000} $(PY) -m pytest tests/checkpoint/test_fuzz.py tests/offline/test_fuzz.py $(ARGS)
 
 bench: trees
 	@$(PY) -m pytest tests/benchmarks -s --benchmarks $(ARGS)
