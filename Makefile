@@ -16,7 +16,7 @@ export OMP_NUM_THREADS := 1
 unexport DSPATCH DSPATCH_MODE DSPATCH_DISABLE DSPATCH_TAGS DSPATCH_UNKNOWN DSPATCH_VERIFY DSPATCH_TRUST
 unexport DSPATCH_TIMEOUT DSPATCH_THREADS DSPATCH_EXPECT DSPATCH_REPORT DSPATCH_LOG_LEVEL
 
-.PHONY: help setup trees lint test demo bench faults peers clean
+.PHONY: help setup trees lint test demo bench faults peers fuzz clean
 
 help:
 	@echo "make test    set up, lint, type check, and run all tests on real DeepSpeed ranks"
@@ -24,6 +24,7 @@ help:
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make faults  only the fault scenarios and their healthy twins (ARGS='-k name' chooses)"
 	@echo "make peers   DeepSpeed's own checkpoint tests under dspatch (SRC=/path/to/a/checkout/at/a/release)"
+	@echo "make fuzz    20,000 mutated checkpoint files and as many hostile pickles (FUZZ_FILES=N; some 20 minutes)"
 	@echo "make bench   the costs that the design promises, measured"
 	@echo "make clean   remove .venv and .cache"
 
@@ -48,6 +49,9 @@ faults: trees
 
 peers: $(READY)
 	@$(PY) -m tests.support.peers $(SRC) $(ARGS)
+
+fuzz: trees
+	@FUZZ_FILES=$${FUZZ_FILES:-20000} $(PY) -m pytest tests/checkpoint/test_fuzz.py tests/offline/test_fuzz.py $(ARGS)
 
 bench: trees
 	@$(PY) -m pytest tests/benchmarks -s --benchmarks $(ARGS)

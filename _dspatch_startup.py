@@ -13,7 +13,7 @@ OFF_WORDS = ("", "0", "off", "false", "no")
 
 _started: list[bool] = []
 
-#: The ``DSPATCH*`` variables that ``command`` took out of the environment, for ``dspatch doctor`` to look at.
+#: The ``DSPATCH*`` variables that ``prepare`` took out of the environment, for ``dspatch doctor`` to look at.
 set_aside: dict[str, str] | None = None
 
 
@@ -37,24 +37,28 @@ def from_autowrapt(_module: object) -> None:
 
 
 def command() -> int:
-    """``dspatch`` on the command line. Here, since a wrong variable stops the import of the package: no traceback then.
-
-    ``dspatch doctor`` has to come up all the same, unarmed, and say what is wrong: the variables are set aside for it.
-    """
+    """``dspatch`` on the command line. Here, since a wrong variable stops the import of the package: no traceback then."""
     import sys
 
-    if sys.argv[1:2] == ["doctor"]:
-        global set_aside  # noqa: PLW0603
-        set_aside = {name: value for name, value in os.environ.items() if name.startswith("DSPATCH")}
-        for name in set_aside:
-            del os.environ[name]
-        os.environ["DSPATCH"] = "0"
+    prepare(sys.argv[1:])
     try:
         from dspatch.cli.main import main as run
     except ValueError as error:  # SettingsError, whose class cannot be imported now
         print(f"dspatch: {error}", file=sys.stderr)
         return 2
     return run()
+
+
+def prepare(arguments: list[str]) -> None:
+    """Before the package is imported for a command: ``dspatch doctor`` has to come up with wrong variables, too, unarmed, and
+    say what is wrong, so they are set aside for it.
+    """
+    if arguments[:1] == ["doctor"]:
+        global set_aside  # noqa: PLW0603
+        set_aside = {name: value for name, value in os.environ.items() if name.startswith("DSPATCH")}
+        for name in set_aside:
+            del os.environ[name]
+        os.environ["DSPATCH"] = "0"
 
 
 def _word() -> str:

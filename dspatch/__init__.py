@@ -104,4 +104,8 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+if getattr(sys, "argv", [])[:1] == ["-m"]:  # so it is while `python -m PACKAGE` imports the package
+    from dspatch.activation import dash_m as _dash_m
+
+    _dash_m.prepare()
 _activation.on_import()

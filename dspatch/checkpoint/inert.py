@@ -127,8 +127,11 @@ def _set(function: Opaque, args: tuple[Any, ...]) -> Any:
     return set(items) if function.name == "set" else frozenset(items)
 
 
+_INTEGERS = {int}
+
+
 def _size(function: Opaque, args: tuple[Any, ...]) -> Any:
-    if len(args) == 1 and isinstance(args[0], tuple | list) and all(type(one) is int for one in args[0]):
+    if len(args) == 1 and isinstance(args[0], tuple | list) and set(map(type, args[0])) <= _INTEGERS:
         return tuple(args[0])
     return Opaque(function.module, function.name, args)
 

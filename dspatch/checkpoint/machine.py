@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import codecs
 import struct
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -86,6 +87,7 @@ class Machine:
         self.names: dict[tuple[str, str], None] = {}
         self.end = 0
         self._persistent, self._reduce = persistent, reduce
+        self._most_calls = self.limits.calls
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
@@ -105,86 +107,116 @@ class Machine:
             raise BadPickle(f"is broken ({type(error).__name__}: {str(error)[:120]})") from error
         except (MemoryError, RecursionError) as error:
             raise BadPickle(f"takes too much ({type(error).__name__})", "limit") from error
-        refuse_depth(value, self.limits.depth)
+        refuse_depth(value, self.limits.depth, self._odd_keys > 0)
         return value
 
     def _execute(self, pos: int) -> Any:  # noqa: PLR0912, PLR0915 - one loop over opcodes: calls would double its time
         data, stack, marks, memo = self.data, self._stack, self._marks, self._memo
         push, pop = stack.append, stack.pop
+        called, persistent = self._called, self._persistent
         others, u32 = _OTHERS, struct.Struct("<I").unpack_from
+        # Opcodes in the order of their frequency in files of torch. What puts a value on the stack falls through to the end,
+        # where the opcode that memorises it, which nearly always follows, is done at once.
         for _ in range(self.limits.operations):
             op = data[pos]
             pos += 1
-            if op == 0x71:  # BINPUT
-                memo[data[pos]] = stack[-1]
-                pos += 1
-            elif op == 0x68:  # BINGET
+            if op == 0x68:  # BINGET
                 push(memo[data[pos]])
                 pos += 1
-            elif op in (0x58, 0x8C):  # BINUNICODE, SHORT_BINUNICODE
-                size = u32(data, pos)[0] if op == 0x58 else data[pos]
-                pos += 4 if op == 0x58 else 1
-                if pos + size > len(data):
-                    raise BadPickle(f"announces a text of {size:,} bytes and ends before")
-                # Large texts from where they lie: no second copy of their bytes.
-                push(
-                    data[pos : pos + size].decode("utf-8", "surrogatepass")
-                    if size < _LARGE
-                    else str(memoryview(data)[pos : pos + size], "utf-8", "surrogatepass")
-                )
-                pos += size
-            elif op == 0x4B:  # BININT1
+                continue
+            if op == 0x4B:  # BININT1
                 push(data[pos])
                 pos += 1
-            elif op == 0x28:  # MARK
+                continue
+            if op == 0x28:  # MARK
                 marks.append(len(stack))
-            elif op == 0x72:  # LONG_BINPUT
-                memo[u32(data, pos)[0]] = stack[-1]
+                continue
+            if op == 0x52:  # REDUCE
+                args = pop()
+                value = stack[-1] = called(stack[-1], args)
+            elif op == 0x58 or op == 0x8C:  # noqa: PLR1714 - BINUNICODE, SHORT_BINUNICODE; `in` takes longer
+                if op == 0x58:
+                    size = u32(data, pos)[0]
+                    pos += 4
+                else:
+                    size = data[pos]
+                    pos += 1
+                end = pos + size
+                if end > len(data):
+                    raise BadPickle(f"announces a text of {size:,} bytes and ends before")
+                # Large texts from where they lie: no second copy of their bytes.
+                value = (
+                    data[pos:end].decode("utf-8", "surrogatepass")
+                    if size < _LARGE
+                    else str(memoryview(data)[pos:end], "utf-8", "surrogatepass")
+                )
+                push(value)
+                pos = end
+            elif op == 0x74:  # TUPLE
+                at = marks.pop()
+                value = tuple(stack[at:])
+                stack[at:] = (value,)
+            elif op == 0x85:  # TUPLE1
+                value = stack[-1] = (stack[-1],)
+            elif op == 0x86:  # TUPLE2
+                last = pop()
+                value = stack[-1] = (stack[-1], last)
+            elif op == 0x4A:  # BININT
+                value = u32(data, pos)[0]
+                push(value if value < 0x80000000 else value - 0x100000000)
                 pos += 4
-            elif op == 0x94:  # MEMOIZE
-                memo[len(memo)] = stack[-1]
+                continue
             elif op == 0x6A:  # LONG_BINGET
                 push(memo[u32(data, pos)[0]])
                 pos += 4
-            elif op == 0x74:  # TUPLE
-                at = marks.pop()
-                stack[at:] = [tuple(stack[at:])]
-            elif op == 0x52:  # REDUCE
-                args = pop()
-                stack[-1] = self._called(stack[-1], args)
-            elif op == 0x51:  # BINPERSID
-                stack[-1] = self._persistent(stack[-1])
-            elif op == 0x85:  # TUPLE1
-                stack[-1] = (stack[-1],)
-            elif op == 0x86:  # TUPLE2
-                stack[-2:] = [(stack[-2], stack[-1])]
-            elif op == 0x87:  # TUPLE3
-                stack[-3:] = [(stack[-3], stack[-2], stack[-1])]
+                continue
             elif op == 0x29:  # EMPTY_TUPLE
                 push(())
+                continue
+            elif op == 0x89:  # NEWFALSE
+                push(False)
+                continue
+            elif op == 0x51:  # BINPERSID
+                stack[-1] = persistent(stack[-1])
+                continue
             elif op == 0x4D:  # BININT2
                 push(data[pos] | data[pos + 1] << 8)
                 pos += 2
-            elif op == 0x89:  # NEWFALSE
-                push(False)
-            elif op == 0x88:  # NEWTRUE
-                push(True)
-            elif op == 0x4E:  # NONE
-                push(None)
+                continue
             elif op == 0x7D:  # EMPTY_DICT
                 self._new_container()
-                push({})
-            elif op == 0x5D:  # EMPTY_LIST
-                self._new_container()
-                push([])
+                value = {}
+                push(value)
             elif op == 0x75:  # SETITEMS
                 at = marks.pop()
                 items = stack[at:]
                 del stack[at:]
                 self._set_items(stack[-1], items)
-            elif op == 0x4A:  # BININT
-                push(struct.unpack_from("<i", data, pos)[0])
+                continue
+            elif op == 0x94:  # MEMOIZE
+                memo[len(memo)] = stack[-1]
+                continue
+            elif op == 0x72:  # LONG_BINPUT
+                memo[u32(data, pos)[0]] = stack[-1]
                 pos += 4
+                continue
+            elif op == 0x71:  # BINPUT
+                memo[data[pos]] = stack[-1]
+                pos += 1
+                continue
+            elif op == 0x87:  # TUPLE3
+                value = (stack[-3], stack[-2], stack[-1])
+                stack[-3:] = (value,)
+            elif op == 0x88:  # NEWTRUE
+                push(True)
+                continue
+            elif op == 0x4E:  # NONE
+                push(None)
+                continue
+            elif op == 0x5D:  # EMPTY_LIST
+                self._new_container()
+                value = []
+                push(value)
             elif op == 0x2E:  # STOP
                 self.end = pos
                 return pop()
@@ -193,13 +225,24 @@ class Machine:
                 if handler is None:
                     raise BadPickle(f"has an unknown opcode {op:#04x} at byte {pos - 1:,}")
                 pos = handler(self, pos)
+                continue
+            op = data[pos]
+            if op == 0x72:  # LONG_BINPUT
+                memo[u32(data, pos + 1)[0]] = value
+                pos += 5
+            elif op == 0x71:  # BINPUT
+                memo[data[pos + 1]] = value
+                pos += 2
+            elif op == 0x94:  # MEMOIZE
+                memo[len(memo)] = value
+                pos += 1
         raise BadPickle(f"has more than {self.limits.operations:,} operations", "limit")
 
     def _called(self, function: Any, args: Any) -> Any:
-        if not isinstance(function, Opaque) or not isinstance(args, tuple):
+        if type(function) is not Opaque or type(args) is not tuple:
             raise BadPickle(f"calls a {type(function).__name__} with a {type(args).__name__}")
         self._calls += 1
-        if self._calls > self.limits.calls:
+        if self._calls > self._most_calls:
             raise BadPickle(f"has more than {self.limits.calls:,} calls", "limit")
         made = self._reduce(function, args)
         if type(made) is set or type(made) is frozenset:
@@ -210,11 +253,11 @@ class Machine:
         if len(items) % 2:
             raise BadPickle("sets a key without a value")
         if isinstance(target, dict):
-            for at in range(0, len(items), 2):
-                key = items[at]
+            keys = items[::2]
+            for key in keys:
                 if type(key) is not str:
                     self._look_at_key(key)
-                target[key] = items[at + 1]
+            target.update(zip(keys, items[1::2], strict=True))
         elif isinstance(target, Opaque):
             target.items.extend(zip(items[::2], items[1::2], strict=True))
         else:
@@ -551,18 +594,25 @@ def children(value: Any) -> list[Any]:
     return []
 
 
-_LEAVES = (str, int, float, bool, bytes, type(None))
+#: Every type that this machine and the builders make and that contains others.
+_CONTAINERS = frozenset((dict, OrderedDict, list, tuple, set, frozenset, Opaque))
 
 
-def refuse_depth(root: Any, limit: int) -> None:
-    """Raise ``BadPickle`` when containers lie deeper inside each other than ``limit``. Visits every container once."""
+def refuse_depth(root: Any, limit: int, odd_keys: bool = True) -> None:
+    """Raise ``BadPickle`` when containers lie deeper inside each other than ``limit``. Visits every container once.
+
+    Args:
+        root: the tree.
+        limit: levels.
+        odd_keys: keys of dicts may be containers, too.
+    """
     seen: set[int] = set()
     trail = [iter([root])]
     while trail:
         for value in trail[-1]:
-            if type(value) in _LEAVES or id(value) in seen:
+            if id(value) in seen:
                 continue
-            inside = children(value)
+            inside = _containers_in(value, odd_keys)
             if inside:
                 seen.add(id(value))
                 trail.append(iter(inside))
@@ -571,3 +621,13 @@ def refuse_depth(root: Any, limit: int) -> None:
             trail.pop()
         if len(trail) > limit:
             raise BadPickle(f"nests deeper than {limit:,} levels", "limit")
+
+
+def _containers_in(value: Any, odd_keys: bool) -> list[Any]:
+    kind = type(value)
+    if kind is dict or kind is OrderedDict:
+        found = [one for one in value.values() if type(one) in _CONTAINERS]
+        return found + [key for key in value if type(key) in _CONTAINERS] if odd_keys else found
+    if kind is Opaque:
+        return [one for one in children(value) if type(one) in _CONTAINERS]
+    return [one for one in value if type(one) in _CONTAINERS] if kind in _CONTAINERS else []

@@ -152,10 +152,9 @@ class _Builder:
 
     def reduce(self, function: Opaque, args: tuple[Any, ...]) -> Any:
         """Rebuild tensors and parameters; leave everything else to ``inert.call``."""
-        if function.args is None and function.module in ("torch._utils", "torch._tensor", "torch.serialization"):
-            rebuild = _TENSOR_BUILDERS.get(function.name)
-            if rebuild is not None:
-                return rebuild(self, args)
+        rebuild = _TENSOR_BUILDERS.get(function.name) if function.args is None else None
+        if rebuild is not None and function.module in _BUILDER_MODULES:
+            return rebuild(self, args)
         return call(function, args)
 
     def _tensor(self, args: tuple[Any, ...]) -> Any:
@@ -188,23 +187,30 @@ class _Builder:
     def _checked(self, storage: Any, dtype: str, offset: Any, size: Any, stride: Any, requires_grad: Any) -> TensorRef:
         if not isinstance(storage, StorageRef):
             raise BadPickle("holds a tensor without a storage", "tensor")
-        numbers = (offset, *size, *stride)
         if len(size) != len(stride) or len(size) > _MOST_DIMENSIONS:
             raise BadPickle("holds a tensor whose shape and strides do not fit", "tensor")
-        if not all(type(one) is int and 0 <= one < _MOST_ELEMENTS for one in numbers):
+        if type(offset) is not int or not 0 <= offset < _MOST_ELEMENTS:
             raise BadPickle("holds a tensor with an impossible shape", "tensor")
+        last, numel = offset, 1
+        for length, step in zip(size, stride, strict=True):
+            if (
+                type(length) is not int or type(step) is not int
+                or not 0 <= length < _MOST_ELEMENTS or not 0 <= step < _MOST_ELEMENTS
+            ):  # fmt: skip
+                raise BadPickle("holds a tensor with an impossible shape", "tensor")
+            last += (length - 1) * step
+            numel *= length
         made = TensorRef(self.path, storage, dtype, tuple(size), tuple(stride), offset, bool(requires_grad))
-        if made.numel:
-            last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-            if last >= storage.record.size // ITEMSIZE[dtype] or made.numel >= _MOST_ELEMENTS:
-                raise BadPickle(
-                    f"holds a tensor of shape {list(size)[:8]} that reaches beyond its record "
-                    f"{storage.record.name} ({storage.record.size:,} bytes)", "tensor",
-                )  # fmt: skip
+        if numel and (last >= storage.record.size // ITEMSIZE[dtype] or numel >= _MOST_ELEMENTS):
+            raise BadPickle(
+                f"holds a tensor of shape {list(size)[:8]} that reaches beyond its record "
+                f"{storage.record.name} ({storage.record.size:,} bytes)", "tensor",
+            )  # fmt: skip
         self.tensors.append(made)
         return made
 
 
+_BUILDER_MODULES = ("torch._utils", "torch._tensor", "torch.serialization")
 _TENSOR_BUILDERS = {
     "_rebuild_tensor": _Builder._tensor,
     "_rebuild_tensor_v2": _Builder._tensor,

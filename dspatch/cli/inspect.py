@@ -58,6 +58,8 @@ def add_parser(subparsers: _SubParsers) -> None:
     parser.add_argument("--html", metavar="FILE", type=Path, help="also write a page that needs no network")
     parser.add_argument("--part", metavar="I/N", help="read only part I of N, and write it to stdout for --merge")
     parser.add_argument("--merge", metavar="FILE", nargs="+", help="judge what the parts have read")
+    parser.add_argument("--report", metavar="FILE", type=Path, help="show a load report that DSPATCH_REPORT wrote instead: as "
+                        "text, with --html as a page of the same form")  # fmt: skip
     parser.add_argument("--threads", metavar="N", type=int, help="threads of --deep (default: one for each core)")
     parser.set_defaults(run=run, parser=parser)
 
@@ -71,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
     from dspatch.offline import inspection
 
     part = _usage(args)
+    if args.report is not None:
+        return _show_report(args)
     wish = inspection.Wish(args.folder or "", args.tag, args.all, args.deep, args.for_ranks, args.for_stage,
                            args.threads)  # fmt: skip
     if part is not None:
@@ -81,7 +85,10 @@ def run(args: argparse.Namespace) -> int:
         with Bar("reading", "files") as reading, Bar("checking", "bytes") as checking:
             found = inspection.inspect(wish, reading, checking)
     if args.html is not None:
-        _write_page(found, args.html)
+        from dspatch import __version__
+        from dspatch.offline.page import page
+
+        _write_page(page(found, __version__), args.html)
     stopped = found.deep is not None and found.deep.stopped
     if args.newest_whole:
         return _INTERRUPTED if stopped and found.newest_whole is None else _newest(found)
@@ -102,8 +109,8 @@ def run(args: argparse.Namespace) -> int:
 def _usage(args: argparse.Namespace) -> tuple[int, int] | None:
     """Check what argparse cannot; the part that is asked for."""
     wrong = args.parser.error
-    if bool(args.folder) == bool(args.merge):
-        wrong("give one folder, or files after --merge")
+    if sum(map(bool, (args.folder, args.merge, args.report))) != 1:
+        wrong("give one folder, or files after --merge, or one after --report")
     if (args.for_ranks is None) != (args.for_stage is None):
         wrong("--for-ranks and --for-stage belong together")
     if args.for_ranks is not None and args.for_ranks < 1:
@@ -112,6 +119,8 @@ def _usage(args: argparse.Namespace) -> tuple[int, int] | None:
         wrong("--threads is at least 1")
     if args.merge and (args.deep or args.tag or args.all or args.part):
         wrong("--merge judges what was read: --deep, --tag, --all and --part belong to the parts")
+    if args.report and (args.deep or args.tag or args.all or args.part or args.newest_whole or args.for_ranks is not None):
+        wrong("--report shows what a load has found: only --html and --json go with it")
     if args.part is None:
         return None
     if args.html is not None or args.newest_whole or args.for_ranks is not None:
@@ -132,12 +141,25 @@ def _write_part(wish: Wish, number: int, count: int) -> int:
     return _INTERRUPTED if made.covered is not None and made.covered.stopped else FINE
 
 
-def _write_page(found: Inspection, path: Path) -> None:
-    from dspatch import __version__
-    from dspatch.offline.page import page
+def _show_report(args: argparse.Namespace) -> int:
+    from dspatch.verdict.report import LoadReport
 
     try:
-        path.write_text(page(found, __version__), encoding="utf-8", errors="backslashreplace")
+        report = LoadReport.from_dict(json.loads(args.report.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise OSError(f"{args.report} is no load report that DSPATCH_REPORT wrote ({error})") from error
+    if args.html is not None:
+        from dspatch import __version__
+        from dspatch.offline.load_page import load_page
+
+        _write_page(load_page(report.to_dict(), __version__), args.html)
+    print(report.to_json() if args.json else report)
+    return FINE if report.ok else PROBLEM
+
+
+def _write_page(text: str, path: Path) -> None:
+    try:
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise OSError(f"the page cannot be written to {path} ({error.strerror})") from error
 

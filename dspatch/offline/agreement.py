@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from dspatch.checkpoint import layout as names
 from dspatch.checkpoint.content import crc_of_zeros
 from dspatch.errors import shorten
 from dspatch.offline.expected import Layout, common
@@ -35,6 +37,38 @@ def disagreements(tag: str, records: Sequence[FileRecord], laid: Layout) -> Iter
             alike = [one for one in models if one.kind == kind and (one.mp_rank or 0) == mp]
             yield from _one_value(tag, alike, "mixed.save", "parameters", lambda one: one.shapes_digest)
     yield from _shards(tag, shards, models, laid)
+    if not laid.universal:
+        yield from _renamed(tag, belonging)
+
+
+def is_misnamed(record: FileRecord) -> bool:
+    """Whether a file was saved as that of another rank, layer or expert, and nothing in it says that it belongs here.
+
+    The folder inside the archive keeps the name that ``torch.save`` was given, through copies and renames of the file. A
+    converter may write under names of its own, so a shard whose content fits its present name is believed.
+    """
+    was, now = names.parse(record.saved_as), names.parse(record.name)
+    if was is None or now is None or (record.fits is not None and record.dp_rank in record.fits):
+        return False
+    # Not the prefix: the same shard has it or not, depending on the release.
+    return replace(was, bf16=False) != replace(now, bf16=False)
+
+
+def _renamed(tag: str, records: Sequence[FileRecord]) -> Iterator[Finding]:
+    """At stage 3 nothing but the name inside a shard tells its rank."""
+    odd = {one.name: one for one in records if is_misnamed(one)}
+    for one in odd.values():
+        if one.kind == "shard" and one.fits is not None:
+            continue  # its content says more, and has a finding
+        id = "shard.other-rank" if one.kind == "shard" else "file.other-name"
+        if one.kind in ("layer", "expert") and one.saved_as not in odd:
+            # Models are deepened and experts multiplied by copying these; exchanged with each other they are wrong.
+            yield Finding("file.renamed", f"{one.name} was saved as {one.saved_as}", tag, one.name)
+            continue
+        yield Finding(
+            id, f"{one.name} was saved as {one.saved_as}", tag, one.name, one.dp_rank,
+            expected=f"what was saved as {one.name}", found=f"what was saved as {one.saved_as}", do=_RESTORE,
+        )  # fmt: skip
 
 
 def _shards(tag: str, shards: list[FileRecord], models: list[FileRecord], laid: Layout) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """The deep check: every byte of every record against its CRC-32, on all cores, and the values of masters and moments.
 
-Memory stays flat: each thread holds one piece. It can be stopped at any moment and then says what it covered.
+Memory stays flat: each thread holds one piece and the tree of one file. It can be stopped at any moment and then says what it
+covered.
 """
 
 from __future__ import annotations
@@ -8,15 +9,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dspatch.checkpoint import layout
 from dspatch.checkpoint.archive import Record
-from dspatch.checkpoint.content import CHUNK, crc_combined, crc_of, record_pieces
+from dspatch.checkpoint.content import crc_combined, crc_of_run
 from dspatch.checkpoint.damage import Damaged
 from dspatch.checkpoint.files import opened
 from dspatch.checkpoint.shard import FileFacts, facts_of
@@ -26,25 +27,21 @@ from dspatch.offline.record import FileRecord, Models
 from dspatch.offline.rounding import disagreement
 from dspatch.offline.scan import Run, Scan
 
-#: Bytes that are one piece of work: large enough to be worth a thread's time, small enough to share out. Larger records
-#: are cut, and their checksums put together from those of the parts.
-_PORTION = 16 << 20
+#: Bytes that are one portion of work, at least and at most: large enough to be worth a thread's turn, small enough to share
+#: out evenly. Larger records are cut, and their checksums put together from those of the parts.
+_PORTION, _LARGEST_PORTION, _PORTIONS_EACH = 4 << 20, 64 << 20, 16
+#: Bytes read at once: twice this, the page and its copy, fits the second-level cache of ordinary cores. Many threads take
+#: turns at the GIL between pieces, so these are longer then.
+_PIECE, _PIECE_OF_MANY, _MANY = 768 << 10, 4 << 20, 8
 #: Seconds between two reports of progress.
 _TICK = 0.1
-
-#: State tensors that hold squares of gradients, so are never negative.
-_SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum")
 
 Progress = Callable[[int, int], object]
 
 
-class _Stopped(Exception):
-    pass
-
-
 @dataclass(slots=True)
 class Covered:
-    """How far a deep check came: bytes of records, files done entirely, and whether it was stopped."""
+    """How far a deep check came: bytes, files done entirely, and whether it was stopped."""
 
     done: int = 0
     total: int = 0
@@ -88,6 +85,7 @@ class _Job:
     lock: threading.Lock = field(default_factory=threading.Lock)
     magnitudes: Counter[int] = field(default_factory=Counter)
     cut: dict[int, _Whole] = field(default_factory=dict)
+    portions: list[list[_Part]] = field(default_factory=list)
 
 
 class Check:
@@ -95,7 +93,7 @@ class Check:
 
     Args:
         threads: how many; None: one for each core that this process may use.
-        progress: called with bytes done and bytes in all, at most ten times a second.
+        progress: called with bytes done and bytes in all, at the beginning, about ten times a second, and at the end.
     """
 
     def __init__(self, threads: int | None = None, progress: Progress | None = None) -> None:
@@ -104,15 +102,20 @@ class Check:
         )
         self._progress = progress
         self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._own = threading.local()
-        self._told = 0.0
+        #: Guards what the threads share; they wait on it for portions while others open files.
+        self._turn = threading.Condition()
+        self._files: deque[tuple[FileRecord, Path]] = deque()
+        self._portions: deque[tuple[_Job, list[_Part]]] = deque()
+        self._opening = 0
+        self._portion_size = _PORTION
+        self._open_jobs: dict[int, _Job] = {}
+        self._models = Models()
+        self._models_lock = threading.Lock()
+        self._error: BaseException | None = None
         self.covered = Covered()
-        # More threads take turns at the GIL between pieces, so these are longer then.
-        self._chunk = CHUNK if self.threads <= 8 else 4 * CHUNK
 
     def stop(self) -> None:
-        """End the work after the pieces that are being read."""
+        """End the work after the records, or parts of at most 64 MiB of them, that are being read."""
         self._stop.set()
 
     def run(self, files: Iterable[tuple[FileRecord, Path]]) -> Covered:
@@ -124,69 +127,129 @@ class Check:
         Ctrl-C stops the check; the records of files that were not done entirely say how far it came.
         """
         began = time.monotonic()
-        models = Models()
-        todo = [job for record, folder in files if (job := _job(record, folder, models)) is not None]
-        portions = [(job, portion) for job in todo for portion in _portions(job)]
-        portions.sort(key=lambda one: -sum(part.length for part in one[1]))
-        self.covered = Covered(total=sum(_bytes(job) for job in todo), files=len(todo))
-        with ThreadPoolExecutor(self.threads) as pool:
-            pending: set[Future[None]] = set()
-            try:
-                for job, portion in portions:
-                    pending.add(pool.submit(self._portion, job, portion))
-                while pending:
-                    done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-                    for one in done:
-                        one.result()
-            except KeyboardInterrupt:
-                self.stop()
-                for one in pending:
-                    one.cancel()
+        todo = sorted((one for one in files if one[0].damage is None), key=lambda one: -one[0].size)
+        for record, _ in todo:
+            record.deep = {"covered": 0, "total": record.size, "complete": False}
+        self.covered = Covered(total=sum(record.size for record, _ in todo), files=len(todo))
+        self._files.extend(todo)
+        even = self.covered.total // (self.threads * _PORTIONS_EACH) >> 20 << 20
+        self._portion_size = min(max(even, _PORTION), _LARGEST_PORTION)
+        self._tell()
+        self._work_through()
+        for job in self._open_jobs.values():  # stopped in the middle: what was found so far counts
+            job.record.deep = {**(job.record.deep or {}), **job.result}
         self.covered.stopped = self._stop.is_set()
-        for job in todo:
-            self._finish(job, models)
         self.covered.seconds = time.monotonic() - began
-        if self._progress is not None:
-            self._progress(self.covered.done, self.covered.total)
+        self._tell()
         return self.covered
 
-    def _buffer(self) -> memoryview:
-        """This thread's own, kept from record to record."""
-        found: memoryview | None = getattr(self._own, "buffer", None)
-        if found is None:
-            found = self._own.buffer = memoryview(bytearray(self._chunk))
-        return found
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(self.covered.done, self.covered.total)
 
-    def _portion(self, job: _Job, portion: list[_Part]) -> None:
+    def _work_through(self) -> None:
+        workers = [threading.Thread(target=self._worker, daemon=True) for _ in range(self.threads)]
+        try:
+            for one in workers:
+                one.start()
+            for one in workers:
+                while one.is_alive():
+                    one.join(_TICK)
+                    self._tell()
+        except KeyboardInterrupt:
+            self.stop()
+        finally:
+            if any(one.is_alive() for one in workers):
+                self.stop()
+            for one in workers:
+                if one.ident is not None:
+                    one.join()
+        if self._error is not None:
+            raise self._error
+
+    def _worker(self) -> None:
+        buffer = memoryview(bytearray(_PIECE if self.threads <= _MANY else _PIECE_OF_MANY))
+        try:
+            while (taken := self._next()) is not None:
+                self._portion(*taken, buffer)
+        except BaseException as error:
+            self._error = error
+            self.stop()
+
+    def _next(self) -> tuple[_Job, list[_Part]] | None:
+        """The next portion, of a file that is open or of the next one; None when there is nothing left to do."""
+        while not self._stop.is_set():
+            with self._turn:
+                if self._portions:
+                    return self._portions.popleft()
+                if not self._files:
+                    if not self._opening:
+                        return None
+                    self._turn.wait(_TICK)
+                    continue
+                record, folder = self._files.popleft()
+                self._opening += 1
+            job = None
+            try:
+                job = self._open(record, folder)
+            finally:
+                with self._turn:
+                    self._opening -= 1
+                    if job is not None:
+                        self._open_jobs[id(job)] = job
+                        self._portions.extend((job, portion) for portion in job.portions)
+                    self._turn.notify_all()
+            if job is not None and not job.portions:
+                self._finish(job)
+        return None
+
+    def _open(self, record: FileRecord, folder: Path) -> _Job | None:
+        path = folder / record.name
+        try:
+            if record.kind == "model":
+                with self._models_lock:  # it is needed once more, for the shards that belong to it
+                    tree, facts = self._models.load(path)
+            else:
+                tree = read_tree(path)
+                facts = facts_of(tree)
+        except Damaged as error:
+            record.damage = [error.kind, error.why]  # it changed since it was listed
+            record.deep = None
+            return None
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
+            record.deep = None
+            return None
+        job = _Job(record, path, tree, facts, _watched(facts), _runs(facts, record, folder))
+        job.portions = _portions(job, self._portion_size)
+        job.left = len(job.portions)
+        return job
+
+    def _portion(self, job: _Job, portion: list[_Part], buffer: memoryview) -> None:
         try:
             with opened(str(job.path)) as descriptor:
                 for part in portion:
-                    self._part(job, part, descriptor)
-            first = next(iter(_records(job)), None)
-            if job.tree.archive is not None and portion[0].record is first and portion[0].number == 0:
+                    if self._stop.is_set():
+                        return
+                    self._part(job, part, descriptor, buffer)
+            if job.tree.archive is not None and portion is job.portions[0]:
                 job.tree.archive.check_structure()
         except Damaged as error:
             with job.lock:
                 job.result.setdefault("damage", [error.kind, error.why])
-        except _Stopped:
-            return
         with job.lock:
             job.left -= 1
+            last = job.left == 0
+        if last:
+            self._finish(job)
 
-    def _part(self, job: _Job, part: _Part, descriptor: int) -> None:
+    def _part(self, job: _Job, part: _Part, descriptor: int, buffer: memoryview) -> None:
         record, watched = part.record, job.watched.get(id(part.record))
         scan = None
         if watched is not None:
-            _, label, ref = watched
-            scan = Scan(ref.dtype, job.runs(ref), part.start // ref.itemsize, label.startswith(_SQUARES))
-        crc = 0
-        for piece in record_pieces(record, descriptor, part.start, part.length, self._buffer()):
-            if record.crc32 is not None:
-                crc = crc_of(piece, crc)
-            if scan is not None:
-                scan.feed(piece)
-            if self._stop.is_set():
-                raise _Stopped
+            ref = watched[2]
+            scan = Scan(ref.dtype, lambda: job.runs(ref), part.start // ref.itemsize)
+        crc = crc_of_run(record.path, descriptor, record.locate(descriptor) + part.start, part.length, buffer,
+                         scan.feed if scan is not None else None)  # fmt: skip
         self._advance(job, part.length)
         if part.parts > 1:
             with job.lock:
@@ -205,33 +268,31 @@ class Check:
             _note(job, scan, watched[0], watched[1])
 
     def _advance(self, job: _Job, count: int) -> None:
-        with self._lock:
+        with self._turn:
             self.covered.done += count
-            job.result["covered"] = job.result.get("covered", 0) + count
-            now = time.monotonic()
-            tell = self._progress is not None and now - self._told >= _TICK
-            if tell:
-                self._told = now
-        if tell and self._progress is not None:
-            self._progress(self.covered.done, self.covered.total)
+            assert job.record.deep is not None
+            job.record.deep["covered"] += count
 
-    def _finish(self, job: _Job, models: Models) -> None:
-        result = {"covered": 0, "total": _bytes(job), **job.result}
-        result["complete"] = job.left == 0
-        if job.left == 0:
+    def _finish(self, job: _Job) -> None:
+        record, result = job.record, job.result
+        assert record.deep is not None
+        # What is no record's data: headers, padding, the index.
+        self._advance(job, record.size - record.deep["covered"])
+        with self._turn:
             self.covered.files_done += 1
+            del self._open_jobs[id(job)]
         if job.magnitudes:
             result["magnitudes"] = {str(key): job.magnitudes[key] for key in sorted(job.magnitudes)}
-        if job.record.kind == "shard" and "damage" not in result and not self.covered.stopped:
-            model = models.of(job.path.parent, job.record.mp_rank or 0)
-            if model is not None and job.record.dp_rank is not None:
-                try:
-                    other = disagreement(job.facts, model, job.record.dp_rank)
-                except Damaged:
-                    other = None  # the model file; it has a finding of its own
-                if other is not None:
-                    result["other_save"] = list(other)
-        job.record.deep = result
+        if record.kind == "shard" and "damage" not in result and record.dp_rank is not None:
+            with self._models_lock:
+                model = self._models.of(job.path.parent, record.mp_rank or 0)
+            try:
+                other = disagreement(job.facts, model, record.dp_rank) if model is not None else None
+            except Damaged:
+                other = None  # the model file; it has a finding of its own
+            if other is not None:
+                result["other_save"] = list(other)
+        record.deep |= {"complete": True, **result}
 
 
 def _note(job: _Job, scan: Scan, component: str, label: str) -> None:
@@ -246,28 +307,6 @@ def _note(job: _Job, scan: Scan, component: str, label: str) -> None:
             job.magnitudes.update(scan.magnitudes)
 
 
-def _job(record: FileRecord, folder: Path, models: Models) -> _Job | None:
-    if record.damage is not None:
-        return None
-    path = folder / record.name
-    try:
-        # A model file is needed once more, for the shards that belong to it.
-        tree, facts = models.load(path) if record.kind == "model" else _load(path)
-    except Damaged as error:
-        record.damage = [error.kind, error.why]  # it changed since it was listed
-        return None
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
-        return None
-    job = _Job(record, path, tree, facts, _watched(facts), _runs(facts, record, folder))
-    job.left = len(_portions(job))
-    return job
-
-
-def _load(path: Path) -> tuple[Tree, FileFacts]:
-    tree = read_tree(path)
-    return tree, facts_of(tree)
-
-
 def _records(job: _Job) -> list[Record]:
     if job.tree.archive is not None:
         return list(job.tree.archive.records.values())
@@ -275,19 +314,15 @@ def _records(job: _Job) -> list[Record]:
     return list(unique.values())
 
 
-def _bytes(job: _Job) -> int:
-    return sum(record.size for record in _records(job))
-
-
-def _portions(job: _Job) -> list[list[_Part]]:
+def _portions(job: _Job, most: int) -> list[list[_Part]]:
     portions: list[list[_Part]] = []
-    size = _PORTION
+    size = most
     for record in _records(job):
-        count = max(1, -(-record.size // _PORTION))
+        count = max(1, -(-record.size // most))
         for number in range(count):
-            start = number * _PORTION
-            part = _Part(record, number, count, start, min(_PORTION, record.size - start))
-            if size + part.length > _PORTION:
+            start = number * most
+            part = _Part(record, number, count, start, min(most, record.size - start))
+            if size + part.length > most:
                 portions.append([])
                 size = 0
             portions[-1].append(part)
@@ -332,9 +367,7 @@ def _runs(facts: FileFacts, record: FileRecord, folder: Path) -> Callable[[Tenso
     positions: dict[int, int] = {id(ref): at for at, ref in enumerate(optimizer.masters)}
     for at, one in enumerate(optimizer.state.values()):
         positions.update((id(ref), at) for ref in one.values() if isinstance(ref, TensorRef))
-    shapes: list[list[tuple[str, tuple[int, ...]]]] = []
-    if optimizer.style == "zero3":
-        shapes = _shapes(folder / f"zero_pp_rank_{record.dp_rank}_mp_rank_{record.mp_rank or 0:02d}_model_states.pt")
+    model = folder / layout.model_file(3, record.mp_rank or 0, record.dp_rank or 0)
     size, rank = max(facts.partition_count, default=1), record.dp_rank or 0
 
     def runs(ref: TensorRef) -> Sequence[Run] | None:
@@ -342,6 +375,7 @@ def _runs(facts: FileFacts, record: FileRecord, folder: Path) -> Callable[[Tenso
         if at is None:
             return None
         if optimizer.style == "zero3":
+            shapes = _shapes(model)
             return _stage3_runs(shapes[at], size, rank) if at < len(shapes) else None
         padding = facts.group_paddings[at] if at < len(facts.group_paddings) else 0
         lean = (

@@ -49,6 +49,8 @@ CATALOGUE: dict[str, Meaning] = {
     "file.unreadable": _error(DAMAGED, "cannot be opened or read"),
     "file.content": _error(DAMAGED, "readable, and not what its name says"),
     "file.crc": _error(DAMAGED, "bytes were changed after they were written"),
+    "file.other-name": _error(DAMAGED, "a file has the name of one rank, layer or expert and was saved under that of another"),
+    "file.renamed": Meaning(INFO, "", "weights of one layer or expert were saved under the name of another"),
     "file.duplicate": Meaning(WARNING, "", "two files for the same rank"),
     "file.stale": Meaning(WARNING, "", "a file with a DeepSpeed name that this layout does not have"),
     "file.foreign": Meaning(INFO, "", "files that DeepSpeed did not write"),

@@ -10,7 +10,7 @@ from typing import Any
 from dspatch.checkpoint import layout as names
 from dspatch.errors import shorten
 from dspatch.offline import state
-from dspatch.offline.agreement import disagreements
+from dspatch.offline.agreement import disagreements, is_misnamed
 from dspatch.offline.expected import Layout, layout_of
 from dspatch.offline.findings import CATALOGUE, ERROR, WHOLE, Finding, worst
 from dspatch.offline.record import FileRecord
@@ -142,7 +142,7 @@ def _fitting(
     role = names.parse(name)
     fitting = []
     for one in strays:
-        if one.damage is not None or one.tag == listing.name or one.name != name:
+        if one.damage is not None or one.tag == listing.name or one.name != name or is_misnamed(one):
             continue
         like = [other for other in records if other.kind == one.kind and other.damage is None]
         model = [other for other in records if other.kind in ("model", "model_part") and other.damage is None]

@@ -15,7 +15,7 @@ from typing import Any
 
 from dspatch.checkpoint import layout, references
 from dspatch.checkpoint.damage import Damaged
-from dspatch.checkpoint.shard import FileFacts, OptimizerFacts, facts_of, rank_of
+from dspatch.checkpoint.shard import FileFacts, OptimizerFacts, facts_of, rank_of, saved_as
 from dspatch.checkpoint.tensors import TensorRef
 from dspatch.checkpoint.unpickle import Tree, read_tree
 
@@ -57,6 +57,7 @@ class FileRecord:
         components: name -> ``[tensors, elements, bytes]``.
         params: shape of the parameter, for ``fp32.pt`` of a universal checkpoint.
         sums: ``[crc32, bytes]`` of the first moments and masters.
+        saved_as: the name that the file was saved under; empty when it does not tell (see ``shard.saved_as``).
         deep: what ``deep`` found; None when it did not look.
     """
 
@@ -103,6 +104,7 @@ class FileRecord:
     components: dict[str, list[int]] = field(default_factory=dict)
     shape: list[int] | None = None
     sums: list[list[int]] = field(default_factory=list)
+    saved_as: str = ""
     deep: Json | None = None
 
     def as_json(self) -> Json:
@@ -198,6 +200,7 @@ def _fill(made: FileRecord, tree: Tree, facts: FileFacts, folder: Path, models: 
     made.unknown = references.unknown(tree.names)[:_FEW]
     made.legacy = tree.archive is None
     made.torch_format = _torch_format(tree)
+    made.saved_as = f"{tree.archive.folder}.pt" if tree.archive is not None and saved_as(tree) is not None else ""
     for name in ("ds_version", "stage", "precision", "dp_world_size", "mp_world_size", "partition_count", "global_steps",
                  "global_samples", "skipped_steps", "has_scheduler", "num_experts", "ep_size", "round_robin"):  # fmt: skip
         setattr(made, name, getattr(facts, name))

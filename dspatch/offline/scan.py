@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 #: dtype -> (bytes, mask of the exponent in the whole element, code of ``struct``).
 _FORMS = {
@@ -22,8 +23,6 @@ _FORMS = {
 #: Elements of each tensor whose magnitudes are counted.
 _SAMPLE = 1024
 
-_INFINITY = float("inf")
-
 #: First and last-plus-one element of a run that belongs to parameters.
 Run = tuple[int, int]
 
@@ -33,9 +32,9 @@ class Scan:
 
     Args:
         dtype: of the tensor.
-        runs: elements that belong to parameters, in order; None: all. Padding is uninitialised memory at times.
+        runs: gives the elements that belong to parameters, in order, or None for all; asked only when something is wrong
+            with one. Padding is uninitialised memory at times.
         start: index of the first element that will be fed.
-        one_pass: look for NaN and plus infinity only, for half the time: enough for what is never negative.
 
     Attributes:
         bad: number of elements that are NaN or infinite.
@@ -44,10 +43,14 @@ class Scan:
         magnitudes: exponent to the base of 2 -> how many elements of a sample have it.
     """
 
-    def __init__(self, dtype: str, runs: Sequence[Run] | None = None, start: int = 0, one_pass: bool = False) -> None:
+    def __init__(
+        self, dtype: str, runs: Callable[[], Sequence[Run] | None] | None = None, start: int = 0
+    ) -> None:
         self._size, self._mask, self._code = _FORMS[dtype]
-        self._dtype, self._runs = dtype, runs
-        self._at, self._one_pass = start, one_pass
+        self._dtype, self._ask_runs = dtype, runs
+        self._at, self._numpy = start, _numpy()
+        self._viewed: memoryview | None = None
+        self._values: Any = None
         self.bad = 0
         self.first_bad: int | None = None
         self.zero = True
@@ -68,24 +71,25 @@ class Scan:
 
     def feed(self, piece: memoryview) -> None:
         """Look at the next piece; it holds whole elements."""
-        count = len(piece) // self._size
-        numpy = _numpy()
         if self._at == 0:
             self._measure(piece[: _SAMPLE * self._size])
-        suspicious = self._quick(piece, numpy) if numpy is not None else self._plain(piece)
-        if suspicious:
-            self._count(piece, count)
-        self._at += count
+        numpy = self._numpy
+        if self._quick(piece, numpy) if numpy is not None else self._plain(piece):
+            self._count(piece)
+        self._at += len(piece) // self._size
 
     def _quick(self, piece: memoryview, numpy: ModuleType) -> bool:
-        if self._dtype in ("float32", "float64"):
-            values = numpy.frombuffer(piece, self._dtype)
-            high = float(values.max())  # NaN if there is one
+        if self._size >= 4:
+            if piece is not self._viewed:
+                self._viewed, self._values = piece, numpy.frombuffer(piece, self._dtype)
+            # A sum is not finite when an element is not, in one pass for both signs; the sum of very large ones may not be,
+            # too, and then counting finds none. einsum adds as fast as memory gives.
+            total = float(numpy.einsum("i->", self._values))
             if self.zero:
-                self.zero = high == 0 and not values.any()
-            return not high < _INFINITY or (not self._one_pass and not float(values.min()) > -_INFINITY)
+                self.zero = total == 0 and not self._values.any()
+            return total - total != 0
         bits = numpy.frombuffer(piece, numpy.uint16) & numpy.uint16(0x7FFF)
-        largest = int(bits.max())
+        largest = int(numpy.maximum.reduce(bits))
         self.zero = self.zero and largest == 0
         return largest >= self._mask
 
@@ -101,27 +105,13 @@ class Scan:
             return any(byte in high for byte in (0x7C, 0x7D, 0x7E, 0x7F, 0xFC, 0xFD, 0xFE, 0xFF))
         return 0x7F in high or 0xFF in high
 
-    def _count(self, piece: memoryview, count: int) -> None:
+    def _count(self, piece: memoryview) -> None:
+        runs = self._ask_runs() if self._ask_runs is not None else None
         for index, (bits,) in enumerate(struct.iter_unpack(f"<{self._code}", piece)):
-            if bits & self._mask == self._mask and self._belongs(self._at + index):
+            if bits & self._mask == self._mask and _belongs(runs, self._at + index):
                 self.bad += 1
                 if self.first_bad is None:
                     self.first_bad = self._at + index
-
-    def _belongs(self, index: int) -> bool:
-        if self._runs is None:
-            return True
-        low, high = 0, len(self._runs)
-        while low < high:
-            middle = (low + high) // 2
-            start, end = self._runs[middle]
-            if index < start:
-                high = middle
-            elif index >= end:
-                low = middle + 1
-            else:
-                return True
-        return False
 
     def _measure(self, piece: memoryview) -> None:
         bits = 11 if self._dtype == "float64" else 5 if self._dtype == "float16" else 8
@@ -131,6 +121,22 @@ class Scan:
             exponent = (value >> shift) & ((1 << bits) - 1)
             if 0 < exponent < (1 << bits) - 1:
                 self.magnitudes[exponent - middle] += 1
+
+
+def _belongs(runs: Sequence[Run] | None, index: int) -> bool:
+    if runs is None:
+        return True
+    low, high = 0, len(runs)
+    while low < high:
+        middle = (low + high) // 2
+        start, end = runs[middle]
+        if index < start:
+            high = middle
+        elif index >= end:
+            low = middle + 1
+        else:
+            return True
+    return False
 
 
 @cache

@@ -208,7 +208,7 @@ def _does_not_fit(
     model = facts_of(found.files["model"])
     folder = Path(found.request.folder, found.request.tag or "")
     for one in found.files.values():
-        if (refusal := _renamed(one)) is not None:
+        if (refusal := _renamed(one, model, dp_rank)) is not None:
             return refusal
     if (refusal := _no_scheduler(engine, found) or _no_swap_files(engine, folder)) is not None:
         return refusal
@@ -234,10 +234,15 @@ def _does_not_fit(
     return _other_optimizer(engine, shard) or wrong_places(engine, model, tree)
 
 
-def _renamed(tree: Tree) -> Refusal | None:
-    """A file that was saved under the name of another rank. At stage 3 nothing else in a shard tells its rank."""
+def _renamed(tree: Tree, model: FileFacts, dp_rank: int) -> Refusal | None:
+    """A file that was saved under the name of another rank. At stage 3 nothing else in a shard tells its rank.
+
+    A converter may write under names of its own: a shard whose content is this rank's is believed.
+    """
     was, now = saved_as(tree), layout.parse(os.path.basename(tree.path))
     if was is None or now is None or (was.kind, was.dp_rank, was.mp_rank) == (now.kind, now.dp_rank, now.mp_rank):
+        return None
+    if now.kind == "shard" and dp_rank in (rank_of(facts_of(tree), model) or ()):
         return None
     return Refusal(
         REFUSED,

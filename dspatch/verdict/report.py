@@ -97,6 +97,32 @@ class LoadReport:
             "largest": {key: list(values) for key, values in self.largest.items()},
         }
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> LoadReport:
+        """The report that ``to_dict`` described.
+
+        Raises:
+            ValueError: this is none, or of another schema.
+        """
+        try:
+            if data["schema"] != SCHEMA:
+                raise ValueError(f"a load report of schema {data['schema']!r}; this dspatch reads {SCHEMA}")
+            made = cls(
+                request=Request(**data["request"]),
+                world=int(data["world"]),
+                outcomes={name: Outcome(one["outcome"], one["reason"]) for name, one in data["outcomes"].items()},
+                by_rank={name: dict(one) for name, one in data["by_rank"].items()},
+                findings=[Finding.from_dict(one) for one in data["findings"]],
+                intent=dict(data["intent"]),
+                seconds=dict(data["seconds"]),
+                bytes_compared=int(data["bytes_compared"]),
+                largest={key: list(values) for key, values in data["largest"].items()},
+            )
+            str(made)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise ValueError(f"not a load report ({type(error).__name__}: {error})") from error
+        return made
+
     def to_json(self) -> str:
         """``to_dict`` as JSON."""
         return json.dumps(self.to_dict(), indent=2)

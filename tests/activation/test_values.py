@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dspatch.errors import SettingsError
@@ -131,3 +133,25 @@ def test_the_command_says_it_without_a_traceback(name: str, value: str, said: st
     assert (done.code, done.out) == (2, "")
     assert said in done.err and "Traceback" not in done.err
     assert run([wheel.folder / "bin" / "dspatch", "--version"]).code == 0
+    done = run([wheel.python, "-m", "dspatch", "--version"], **{name: value})
+    assert (done.code, done.out) == (2, ""), done.err
+    assert done.err == run([wheel.folder / "bin" / "dspatch", "--version"], **{name: value}).err
+
+
+def test_python_m_of_another_package_gets_the_error_itself(wheel: Environment, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "__init__.py").write_text("import dspatch\n")
+    (tmp_path / "other" / "__main__.py").write_text("print('on')\n")
+    for options in (("-m", "other", "dspatch"), ("-W", "ignore", "-m", "other")):
+        done = run([wheel.python, *options], tmp_path, DSPATCH_MODE="strcit")
+        assert done.code == 1 and "SettingsError" in done.err and "Traceback" in done.err
+        assert run([wheel.python, *options], tmp_path).out == "on\n"
+    for options in (("-mdspatch",), ("-Wignore", "-m", "dspatch"), ("-X", "utf8", "-m", "dspatch")):
+        done = run([wheel.python, *options, "--version"], DSPATCH_MODE="strcit")
+        assert done.code == 2 and "Traceback" not in done.err, options
+
+
+def test_doctor_comes_up_with_a_wrong_variable_either_way(wheel: Environment) -> None:
+    for command in ([wheel.folder / "bin" / "dspatch"], [wheel.python, "-m", "dspatch"]):
+        done = run([*command, "doctor"], DSPATCH_MODE="strcit")
+        assert "Traceback" not in done.err and "strcit" in done.out

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from zlib_ng import zlib_ng
 
-from dspatch.checkpoint.content import CHUNK, crc_of
-from dspatch.checkpoint.files import read_into
 from dspatch.offline import reading
 from dspatch.offline.deep import Check
 from dspatch.offline.record import Models, read
@@ -81,18 +80,17 @@ def test_deep(pools: Pools, tmp_path: Path, stage: int) -> None:
 
 
 def _bare(files: list[Path], threads: int) -> None:
+    """Nothing but reads and zlib_ng.crc32: the pieces of 1 MiB with which that is fastest here, no checks, no Python between."""
     portions = [(path, at) for path in files for at in range(0, path.stat().st_size, 64 << 20)]
 
     def one(portion: tuple[Path, int]) -> int:
         path, start = portion
-        buffer, crc = memoryview(bytearray(CHUNK)), 0
+        buffer, crc, preadv, crc32 = memoryview(bytearray(1 << 20)), 0, os.preadv, zlib_ng.crc32
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            end = min(start + (64 << 20), os.fstat(descriptor).st_size)
-            for at in range(start, end, CHUNK):
-                piece = buffer[: min(CHUNK, end - at)]
-                read_into(str(path), descriptor, piece, at)
-                crc = crc_of(piece, crc)
+            for at in range(start, min(start + (64 << 20), os.fstat(descriptor).st_size), 1 << 20):
+                read = preadv(descriptor, [buffer], at)
+                crc = crc32(buffer if read == len(buffer) else buffer[:read], crc)
         finally:
             os.close(descriptor)
         return crc

@@ -1,6 +1,6 @@
 """Mutated files: an error or the truth, never another exception, and never a changed byte that goes unseen.
 
-``FUZZ_FILES=20000 pytest tests/checkpoint/test_fuzz.py`` is the long lane.
+`make fuzz` is the long lane.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.checkpoint import hostile
 from tests.checkpoint.conftest import Saved
 from tests.checkpoint.test_real_files import everything
 
-_FILES = int(os.environ.get("FUZZ_FILES", "300"))
+FILES = int(os.environ.get("FUZZ_FILES", "300"))
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +34,9 @@ def originals(saved: Saved) -> list[bytes]:
 @pytest.mark.timeout(3600)
 def test_a_mutated_file_is_an_error_or_unchanged(originals: list[bytes], tmp_path: Path) -> None:
     path, chance = tmp_path / "x.pt", random.Random(20_26)
-    for _ in range(_FILES):
+    for _ in range(FILES):
         raw = chance.choice(originals)
-        changed = _mutated(raw, chance)
+        changed = mutated(raw, chance)
         path.write_bytes(changed)
         try:
             facts_of(read_tree(path))
@@ -46,7 +46,7 @@ def test_a_mutated_file_is_an_error_or_unchanged(originals: list[bytes], tmp_pat
         assert changed == raw
 
 
-@settings(max_examples=_FILES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=FILES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=300))
 def test_any_bytes_as_a_pickle_are_an_error_or_a_tree(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
@@ -63,7 +63,7 @@ def test_any_bytes_as_a_pickle_are_an_error_or_a_tree(data: bytes, tmp_path: Pat
 _OPCODES = b"(0123.FGIJKLMNPQRSTUVXabcdeghijlopqrstu})]\x80\x81\x85\x86\x87\x88\x89\x8a\x8c\x8f\x90\x91\x92\x93\x94"
 
 
-@settings(max_examples=_FILES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=FILES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=st.lists(st.sampled_from([bytes([op]) for op in _OPCODES] + [
     b"K\x01", b"h\x00", b"q\x00", b"cos\nsystem\n", b"X\x01\x00\x00\x00a", b"ccollections\nOrderedDict\n", b"}",
     b"ctorch._utils\n_rebuild_tensor_v2\n", b"ctorch\nFloatStorage\n", b"U\x07storage", b"\x8c\x010", b")R",
@@ -78,7 +78,8 @@ def test_any_sequence_of_opcodes_is_an_error_or_a_tree(operations: list[bytes], 
     facts_of(tree)
 
 
-def _mutated(raw: bytes, chance: random.Random) -> bytes:
+def mutated(raw: bytes, chance: random.Random) -> bytes:
+    """One change, as disks, networks and people make them; by chance it may change nothing."""
     changed = bytearray(raw)
     kind = chance.choice(("flip", "flip", "byte", "cut", "insert", "delete", "swap", "zero", "repeat"))
     at = chance.randrange(len(raw))

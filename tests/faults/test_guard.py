@@ -173,6 +173,16 @@ def test_shards_of_two_ranks_are_mixed_up(pools: Pools, tmp_path: Path) -> None:
     refused(run(pools, "load", folder=str(tmp_path), engine=ZERO2, settings={}), "LoadRefused", "content of another")
 
 
+def test_a_shard_that_a_converter_wrote_under_another_name_is_believed_by_its_content(pools: Pools, tmp_path: Path) -> None:
+    saved(pools, tmp_path, ["a"])
+    one, other = (damage.shard(tmp_path / "a", rank) for rank in (0, 1))
+    aside = tmp_path / other.name
+    other.replace(aside)
+    damage.saved_under(aside, one.name)
+    aside.replace(other)
+    restored(run(pools, "load", folder=str(tmp_path), engine=ZERO2, settings={}))
+
+
 @pytest.mark.parametrize("stage", [2, 3])
 def test_a_shard_of_another_tag(pools: Pools, tmp_path: Path, stage: int) -> None:
     saved(pools, tmp_path, ["a", "b"], stage=stage)

@@ -25,6 +25,13 @@ def _append(path: Path, data: bytes) -> None:
         handle.write(data)
 
 
+def _exchange(one: Path, other: Path) -> None:
+    aside = one.with_suffix(".aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
 def _link_away(tag: Path) -> None:
     shard = damage.shard(tag, 1)
     shard.unlink()
@@ -49,6 +56,12 @@ _HARMS: dict[str, tuple[str, Harm, str, str]] = {
                                  "damaged"),
     "dangling link": ("z2-bf16", _link_away, "file.unreadable", "damaged"),
     "shards of two ranks exchanged": ("z2-bf16", damage.swap_shards, "shard.other-rank", "damaged"),
+    "stage-3 shards of two ranks exchanged": ("z3-fp16", damage.swap_shards, "shard.other-rank", "damaged"),
+    "stage-3 model files of two ranks exchanged": (
+        "z3-bf16", lambda tag: _exchange(damage.model_file(tag, 0), damage.model_file(tag, 1)), "file.other-name", "damaged"),
+    "stage-3 shard of another rank of another tag": (
+        "z3-bf16", lambda tag: shutil.copyfile(damage.shard(tag.parent / "global_step3", 0), damage.shard(tag, 1)),
+        "shard.other-rank", "damaged"),
     "one rank's shard copied over another's": (
         "z3-bf16", lambda tag: shutil.copyfile(damage.shard(tag, 0), damage.shard(tag, 1)), "shard.twin", "damaged"),
     "shard of another tag": (
@@ -88,6 +101,40 @@ def test_what_is_left_of_a_tag_still_names_what_is_missing(copied: Copied) -> No
     one = broken(look(folder), "file.missing", "incomplete")
     assert (one["file"], one["rank"]) == (layout.shard_file(1, bf16=True), 1)
     assert "1 more" not in one["text"]
+
+
+@pytest.mark.parametrize("build", ["z2-bf16", "z3-fp16"])
+def test_names_inside_files_are_believed_only_where_they_tell(build: str, copied: Copied, tmp_path: Path) -> None:
+    """The twins of exchanged files: renamed tags, copies, and files that a converter wrote under names of its own."""
+    folder = copied("newest", build)
+    (folder / _NEWEST).rename(folder / "best")
+    damage.set_latest(folder, "best")
+    healthy(look(folder, "--deep"))
+    healthy(look(shutil.copytree(folder, tmp_path / "copy"), "--deep"))
+
+    shard = damage.shard(folder / "best", 1)
+    for name in ("", "part-7.pt"):
+        damage.saved_under(shard, name)
+        healthy(look(folder, "--deep"))
+    # With the name of another rank only content that belongs here is believed, and at stage 3 no content tells.
+    aside = tmp_path / shard.name
+    shutil.move(shard, aside)
+    damage.saved_under(aside, damage.shard(folder / "best", 0).name)
+    shutil.move(aside, shard)
+    if build.startswith("z2"):
+        healthy(look(folder, "--deep"))
+    else:
+        assert broken(look(folder), "shard.other-rank")["rank"] == 1
+
+
+def test_layers_that_were_exchanged_and_layers_that_were_copied(special: Special, tmp_path: Path) -> None:
+    folder = shutil.copytree(special("newest", "save_pipeline", stages=2), tmp_path / "x")
+    first, last = (folder / "global_step2" / f"layer_{at:02d}-model_states.pt" for at in (0, 4))
+    _exchange(first, last)
+    broken(look(folder), "file.other-name")
+    shutil.copyfile(first, last)
+    found = look(folder)
+    assert (found.code, found.ids, found.finding("file.renamed")["file"]) == (0, set(), first.name)
 
 
 def test_shards_of_another_world_release_or_model(copied: Copied, saved: Saved) -> None:

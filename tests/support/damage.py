@@ -120,6 +120,19 @@ def set_tensor(
     rewriting(path, at_keys)
 
 
+def saved_under(path: Path, name: str) -> None:
+    """Write the same records anew, as if ``torch.save`` had been given another file name; "" stands for a file object."""
+    reader, aside = torch._C.PyTorchFileReader(str(path)), path.with_name(name or "aside")
+    with aside.open("wb") as handle:
+        writer = torch._C.PyTorchFileWriter(str(aside) if name else handle)
+        for record in reader.get_all_records():
+            if record not in ("version", ".data/serialization_id"):  # the writer adds these
+                data = reader.get_record(record)
+                writer.write_record(record, data, len(data))
+        writer.write_end_of_file()
+    aside.replace(path)
+
+
 def set_latest(folder: Path, text: str | bytes) -> None:
     """Write ``latest`` of a checkpoint folder."""
     (folder / "latest").write_bytes(text if isinstance(text, bytes) else text.encode())
