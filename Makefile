@@ -16,13 +16,14 @@ export OMP_NUM_THREADS := 1
 unexport DSPATCH DSPATCH_MODE DSPATCH_DISABLE DSPATCH_TAGS DSPATCH_UNKNOWN DSPATCH_VERIFY DSPATCH_TRUST
 unexport DSPATCH_TIMEOUT DSPATCH_THREADS DSPATCH_EXPECT DSPATCH_REPORT DSPATCH_LOG_LEVEL
 
-.PHONY: help setup trees lint test demo bench faults clean
+.PHONY: help setup trees lint test demo bench faults ranges clean
 
 help:
 	@echo "make test    set up, lint, type check, and run all tests on real DeepSpeed ranks"
 	@echo "make demo    set up, then show three lossy resumes without and with dspatch (writes demo-out/)"
 	@echo "make lint    ruff and mypy --strict"
-	@echo "make faults  only the fault scenarios and their healthy twins (ARGS='-k name' chooses)"
+	@echo "make faults  all fault scenarios in all modes and their healthy twins; writes docs/faults.md (ARGS='-k name' chooses)"
+	@echo "make ranges  the releases in which faults begin and end, built and run (takes long the first time)"
 	@echo "make bench   the costs that the design promises, measured"
 	@echo "make clean   remove .venv and .cache"
 
@@ -43,7 +44,10 @@ test: lint trees
 	@$(PY) -m pytest $(ARGS)
 
 faults: trees
-	@$(PY) -m pytest tests/faults --whole $(ARGS)
+	@$(PY) -m pytest tests/faults tests/live tests/offline --whole $(if $(ARGS),,--write-table) $(ARGS)
+
+ranges: trees
+	@$(PY) -m pytest tests/faults/test_ranges.py --ranges $(ARGS)
 
 bench: trees
 	@$(PY) -m pytest tests/benchmarks -s --benchmarks $(ARGS)

@@ -26,6 +26,8 @@ def read_files(engine: Any, found: Preflight) -> Refusal | None:
     dp_group = getattr(engine.optimizer, "dp_process_group", None)
     dp_rank, dp_size = rank_in(dp_group) if dp_group is not None else (0, 1)
     mp_rank = _mp_rank(engine)
+    if "DeepSpeedZeRoOffload" in class_names(engine.optimizer) and request.optimizer_states and not request.module_only:
+        return _no_optimizer(folder)
     model = folder / layout.model_file(stage, mp_rank, dp_rank)
     wanted = {"model": model}
     if not model.is_file():
@@ -55,6 +57,19 @@ def read_files(engine: Any, found: Preflight) -> Refusal | None:
             return Refusal(REFUSED, explain("a file of this tag cannot be read", found=str(error.strerror),
                                             where=str(path)))  # fmt: skip
     return _does_not_fit(engine, found, stage, dp_rank, dp_size, sharded, asks_shard)
+
+
+def _no_optimizer(folder: Path) -> Refusal:
+    return Refusal(
+        REFUSED,
+        explain(
+            "this engine has no optimizer, and the load asks for its state",
+            expected="an engine with an optimizer, or a load of weights alone",
+            found="ZeRO-3 without an optimizer, with which DeepSpeed reads no checkpoint",
+            where=str(folder),
+            do=f"take the weights only: {ways.WEIGHTS_ONLY}",
+        ),
+    )
 
 
 def _other_name(path: Path) -> Path | None:
