@@ -20,19 +20,21 @@ class Before:
         accumulated: micro-batches whose gradients wait for a step, and how many make one.
         fixed, hyperparameters: what the configuration chose, see ``dspatch.live.chosen``.
         open_save: tag of a save that is not written yet.
+        state: writes to the optimizer's state so far, see ``dspatch.live.chosen.written_to``.
     """
 
     accumulated: tuple[int, int] = (0, 1)
     fixed: dict[str, Any] = field(default_factory=dict)
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     open_save: str | None = None
+    state: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, engine: Any) -> Before:
         """Look at an engine; of one that looks otherwise than expected, nothing is known."""
         try:
             settings = chosen.fixed(engine), chosen.hyperparameters(engine)
-            return cls(gradients.accumulated(engine), *settings, open_save(engine))
+            return cls(gradients.accumulated(engine), *settings, open_save(engine), chosen.written_to(engine))
         except Exception as error:
             log.logger().debug("the engine could not be looked at before the load: %r", error)
             return cls()
@@ -62,6 +64,8 @@ def tell(load: RunningLoad, before: Before, mode: str, rank: int, measured: bool
     done, whole = after.accumulated
     if done and before.accumulated[0]:
         log.tell(mode, _left_over(done, whole))
+    if "moments" not in load.request.asked and after.state != before.state:
+        log.tell(mode, _loaded_anyhow(load.request.flags()))
     replaced = chosen.changed(before.fixed, after.fixed)
     if replaced:
         log.tell(mode, _overruled(replaced))
@@ -83,6 +87,15 @@ def _did_not_meet(load: RunningLoad) -> str:
         "names of weights did not meet, and the load was not strict",
         expected=f"in the model, not in the checkpoint: {shorten(load.no_source) or 'none'}",
         found=f"in the checkpoint, not restored: {shorten(load.not_restored) or 'none'}; {load.matched or 0} names met",
+    )
+
+
+def _loaded_anyhow(flags: str) -> str:
+    return explain(
+        f"the optimizer state was loaded although it was not asked for ({flags})",
+        expected="the optimizer state that the engine had",
+        found="that of the checkpoint: this DeepSpeed does not look at the flags of universal loads",
+        do="clear engine.optimizer.optimizer.state on every rank before the first step, if you want none",
     )
 
 
