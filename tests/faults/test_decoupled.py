@@ -19,7 +19,8 @@ def load_behind(pools: Pools, folder: Path, settings: dict[str, Any] | None, rol
     return pool.run("tests.faults.scenarios.decoupled:load_behind", timeout=90, folder=str(folder), settings=settings)
 
 
-@pytest.mark.parametrize("role", [pytest.param("stage0_loses_moments", marks=pytest.mark.whole), "newest"])
+@pytest.mark.whole
+@pytest.mark.parametrize("role", ["stage0_loses_moments", "newest"])
 def test_save_still_open_is_finished_first(pools: Pools, tmp_path: Path, role: str) -> None:
     for one in values(load_behind(pools, tmp_path / "off", None, role)):
         assert (one["path"], one["steps"], one["waiting"]) == ("a", 2, True), "upstream takes the one before"
@@ -31,7 +32,8 @@ def test_save_still_open_is_finished_first(pools: Pools, tmp_path: Path, role: s
     assert warnings_of(results) == []
 
 
-@pytest.mark.parametrize("mode", ["strict", pytest.param("observe", marks=pytest.mark.whole)])
+@pytest.mark.whole
+@pytest.mark.parametrize("mode", ["strict", "observe"])
 def test_save_still_open_is_told_without_the_repair(pools: Pools, tmp_path: Path, mode: str) -> None:
     results = load_behind(pools, tmp_path, {"disable": "commit-first", "mode": mode})
     assert [one["path"] for one in values(results)] == ["a", "a"]

@@ -14,6 +14,7 @@ from tests.support.pool import Pools
 from tests.support.results import RankResult, values, warnings_of
 from tests.support.trees import tree
 
+whole = pytest.mark.whole
 WEIGHTS = {"load_optimizer_states": False}
 
 
@@ -23,7 +24,7 @@ def load(pools: Pools, folder: Path, role: str, **kwargs: Any) -> list[RankResul
     )
 
 
-@pytest.mark.parametrize("role", ["oldest", pytest.param("stage0_loses_moments", marks=pytest.mark.whole), "newest"])
+@pytest.mark.parametrize("role", ["newest", *(pytest.param(one, marks=whole) for one in ("oldest", "stage0_loses_moments"))])
 def test_an_engine_without_masters_loads_its_weights(pools: Pools, tmp_path: Path, role: str) -> None:
     for settings in (None, {"disable": "no-masters"}):
         for one in values(load(pools, tmp_path / "off", role, settings=settings, arguments=WEIGHTS)):
@@ -36,7 +37,7 @@ def test_an_engine_without_masters_loads_its_weights(pools: Pools, tmp_path: Pat
     assert len([text for text in said if "writes its weights to no file" in text]) == 1
 
 
-@pytest.mark.parametrize("role", ["oldest", "newest"])
+@pytest.mark.parametrize("role", [pytest.param("oldest", marks=pytest.mark.whole), "newest"])
 def test_an_engine_without_an_optimizer_is_told_what_to_ask_for(pools: Pools, tmp_path: Path, role: str) -> None:
     for one in values(load(pools, tmp_path, role, settings={})):
         assert one["error"][0] == "LoadRefused"
@@ -48,10 +49,11 @@ def test_an_engine_without_an_optimizer_is_told_what_to_ask_for(pools: Pools, tm
 LOADING = "tests.faults.scenarios.loading:"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("role", "stage", "told"),
-    [("newest", 2, True), *(pytest.param(*one, marks=pytest.mark.whole) for one in (
-        ("newest", 3, False), ("oldest", 1, True), ("stage0_loses_moments", 2, True), ("stage0_loses_moments", 3, True)))],
+    [("newest", 2, True), ("newest", 3, False), ("oldest", 1, True), ("stage0_loses_moments", 2, True),
+     ("stage0_loses_moments", 3, True)],
 )  # fmt: skip
 def test_a_universal_load_that_brings_the_optimizer_along(
     pools: Pools, tmp_path: Path, role: str, stage: int, told: bool
@@ -86,7 +88,8 @@ def _convert(folder: Path, role: str, stage: int) -> None:
 # --- one rank after the other (G9) ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("role", [pytest.param("oldest", marks=pytest.mark.whole), "newest"])
+@pytest.mark.whole
+@pytest.mark.parametrize("role", ["oldest", "newest"])
 def test_loading_in_turn_on_two_nodes_is_refused(pools: Pools, tmp_path: Path, role: str) -> None:
     """Two nodes of one rank each, as far as the launcher's variables tell."""
     engine = {"stage": 3, "zero": {"pipeline_loading_checkpoint": True}}

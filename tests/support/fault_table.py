@@ -5,18 +5,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dspatch.patching.matrix import Fault, Matrix, load
-from tests.support.paths import ROOT
+from tests.support.paths import CACHE, ROOT
 
 #: Where the table lies, and the option that has it written.
 TABLE = ROOT / "docs" / "faults.md"
 OPTION = "--write-table"
+
+#: The outcomes of the last such run, from which ``python -m tests.support.fault_table`` writes the table again when only
+#: words of the catalogue have changed.
+_LAST = CACHE / "faults.json"
 
 #: Families whose ids this table lists.
 FAMILIES = "ADEFG"
@@ -39,8 +45,8 @@ comparing the functions of all releases.
 class Results:
     """A pytest plugin that remembers how each test ended, and writes the table behind the last one."""
 
-    def __init__(self) -> None:
-        self._ended: dict[tuple[str, str], str] = {}
+    def __init__(self, ended: dict[tuple[str, str], str] | None = None) -> None:
+        self._ended = ended or {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the worst of set-up, call and tear-down."""
@@ -51,6 +57,12 @@ class Results:
                 self._ended[key] = report.outcome
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the outcomes, and the table."""
+        outcomes = [[*key, outcome] for key, outcome in self._ended.items()]
+        _LAST.write_text(json.dumps(outcomes), encoding="utf-8")
+        self.write()
+
+    def write(self) -> None:
         """Write the table."""
         TABLE.parent.mkdir(exist_ok=True)
         TABLE.write_text(render(load(), self.of), encoding="utf-8")
@@ -67,14 +79,13 @@ class Results:
         return ", ".join(f"{counted[word]} {word}" for word in sorted(counted))
 
 
-def render(matrix: Matrix, result: object) -> str:
+def render(matrix: Matrix, result: Callable[[Fault], str]) -> str:
     """The whole file.
 
     Args:
         matrix: with the catalogue.
-        result: a function from fault to the text of its result.
+        result: from a fault to the text of its result.
     """
-    assert callable(result)
     faults = [one for one in matrix.faults if one.id[0] in FAMILIES]
     lines = [_HEADINGS, *((*cells(one), result(one), one.note) for one in faults)]
     rows = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
@@ -109,3 +120,7 @@ def rows_of(path: Path) -> dict[str, list[str]]:
 
 def _names(parameter: str, fault: str) -> bool:
     return re.search(rf"(?<![A-Za-z0-9]){fault}(?![0-9])", parameter) is not None
+
+
+if __name__ == "__main__":
+    Results({(test, one): outcome for test, one, outcome in json.loads(_LAST.read_text(encoding="utf-8"))}).write()
