@@ -9,6 +9,8 @@ VENV := .venv
 PY := $(CURDIR)/$(VENV)/bin/python
 READY := $(VENV)/.ready
 REQUIREMENTS := tests/requirements.txt
+# The rooms whose tests show a fault of the catalogue.
+FAULTS := tests/faults tests/live/test_faults.py tests/offline/test_damage.py tests/offline/test_judge.py
 
 # Ranks share the cores; more threads in each only slow the others down.
 export OMP_NUM_THREADS := 1
@@ -16,15 +18,16 @@ export OMP_NUM_THREADS := 1
 unexport DSPATCH DSPATCH_MODE DSPATCH_DISABLE DSPATCH_TAGS DSPATCH_UNKNOWN DSPATCH_VERIFY DSPATCH_TRUST
 unexport DSPATCH_TIMEOUT DSPATCH_THREADS DSPATCH_EXPECT DSPATCH_REPORT DSPATCH_LOG_LEVEL
 
-.PHONY: help setup trees lint test demo bench faults peers fuzz clean
+.PHONY: help setup trees lint test demo bench faults peers fuzz ranges clean
 
 help:
 	@echo "make test    set up, lint, type check, and run all tests on real DeepSpeed ranks"
 	@echo "make demo    set up, then show three lossy resumes without and with dspatch (writes demo-out/)"
 	@echo "make lint    ruff and mypy --strict"
-	@echo "make faults  only the fault scenarios and their healthy twins (ARGS='-k name' chooses)"
 	@echo "make peers   DeepSpeed's own checkpoint tests under dspatch (SRC=/path/to/a/checkout/at/a/release)"
 	@echo "make fuzz    20,000 mutated checkpoint files and as many hostile pickles (FUZZ_FILES=N; some 20 minutes)"
+	@echo "make faults  all fault scenarios in all modes and their healthy twins; writes docs/faults.md (ARGS='-k name' chooses)"
+	@echo "make ranges  the releases in which faults begin and end, built and run (takes long the first time)"
 	@echo "make bench   the costs that the design promises, measured"
 	@echo "make clean   remove .venv and .cache"
 
@@ -45,7 +48,10 @@ test: lint trees
 	@$(PY) -m pytest $(ARGS)
 
 faults: trees
-	@$(PY) -m pytest tests/faults --whole $(ARGS)
+	@$(PY) -m pytest $(FAULTS) --whole $(if $(ARGS),,--write-table) $(ARGS)
+
+ranges: trees
+	@$(PY) -m pytest tests/faults/test_ranges.py --ranges $(ARGS)
 
 peers: $(READY)
 	@$(PY) -m tests.support.peers $(SRC) $(ARGS)

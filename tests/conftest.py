@@ -11,12 +11,15 @@ import pytest
 # Test modules and rank processes use the same import paths, `tests.<room>.<module>`, from the root of the checkout.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tests.support.fault_table import OPTION, Results
 from tests.support.pool import Pools
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--benchmarks``: what `make bench` passes; ``--whole``: what `make faults` passes."""
+    """``--benchmarks``: what `make bench` passes; ``--whole`` and others: what `make faults` passes."""
     parser.addoption("--benchmarks", action="store_true", help="run tests/benchmarks, which measure and print")
+    parser.addoption("--ranges", action="store_true", help="run what `make ranges` runs: releases at the ends of ranges")
+    parser.addoption(OPTION, action="store_true", help="write docs/faults.md from the catalogue and this run")
     parser.addoption("--whole", action="store_true", help="run what `make faults` runs beyond `make test`")
 
 
@@ -27,12 +30,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked ``whole`` are the long rest of the fault scenarios; a core of each stays in `make test`."""
-    if config.getoption("--whole"):
-        return
-    rest = [item for item in items if item.get_closest_marker("whole")]
+    off = [name for name in ("whole", "ranges") if not config.getoption(f"--{name}")]
+    rest = [item for item in items if any(item.get_closest_marker(name) for name in off)]
     if rest:
         config.hook.pytest_deselected(items=rest)
-        items[:] = [item for item in items if not item.get_closest_marker("whole")]
+        items[:] = [item for item in items if not any(item.get_closest_marker(name) for name in off)]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the table of faults written, where that was asked for."""
+    if config.getoption(OPTION):
+        config.pluginmanager.register(Results(), "table of faults")
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,10 @@ LATEST_UNIVERSAL = "latest_universal"
 OFFLOADED = "offloaded_tensors"
 UNIVERSAL = "zero"
 
+#: Folders that hold leftovers of a save or a copy.
+_TEMPORARY = re.compile(r"(^[.~_]?(tmp|temp|partial|incomplete|staging)([._-]|$))|(^\.)|([._-](tmp|temp|partial|part|"
+                        r"incomplete|staging|bak|backup|old|saving)\d*$)|~$", re.IGNORECASE)  # fmt: skip
+
 _PATTERNS = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
@@ -130,3 +134,8 @@ def expected_files(
     if sharded:
         names += [shard_file(dp, mp, bf16) for mp in range(mp_size) for dp in range(dp_size)]
     return names
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a folder or file has the name of one that a save or a copy leaves behind."""
+    return _TEMPORARY.search(name.rsplit("/", 1)[-1]) is not None

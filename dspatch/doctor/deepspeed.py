@@ -8,7 +8,7 @@ from typing import Any
 from dspatch.doctor.checks import Answer, Check, fail, ok, skip, warn
 from dspatch.doctor.here import Here
 from dspatch.patching import check, gate
-from dspatch.patching.ledger import APPLIED, FAILED
+from dspatch.patching.ledger import APPLIED, ARMED, FAILED
 
 _NONE = "no DeepSpeed"
 
@@ -102,7 +102,8 @@ def _fit(here: Here) -> Answer:
         told = ", ".join(f"{row['patch']} ({_first_line(row['reason'])})" for row in failed)
         return fail(f"{len(failed)} of {len(rows)} patches do not fit: {told}", "the first load will raise; install a "
                     "DeepSpeed of the matrix, or DSPATCH_DISABLE the patch", *evidence)  # fmt: skip
-    off = [row for row in rows if row["state"] != APPLIED and row["tier"] != gate.NOT_NEEDED]
+    # What waits for a module that this release has not, or loads later, is not off.
+    off = [row for row in rows if row["state"] not in (APPLIED, ARMED) and row["tier"] != gate.NOT_NEEDED]
     unread = [row for row in rows if row["state"] == APPLIED and row["tier"] == gate.COMPATIBLE]
     if off or unread:
         told = ", ".join(f"{row['patch']} ({_first_line(row['reason'])})" for row in (*off, *unread))

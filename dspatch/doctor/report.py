@@ -25,7 +25,8 @@ PASTE = "dspatch doctor: paste everything from this line on into a bug report"
 
 _LEGEND = (
     "prevented: every rank refuses before the load; caught: measured after it, every rank raises; told: one WARNING; found: "
-    "by `dspatch inspect`; loud: DeepSpeed raises by itself; not shown: no test shows it"
+    "by `dspatch inspect`; loud: DeepSpeed raises by itself; not run: dealt with, but no test can run it; "
+    "not shown: no test shows it"
 )
 
 _COLOURS = {OK: "32", WARN: "33", SKIP: "2"}

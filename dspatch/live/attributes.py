@@ -44,6 +44,15 @@ def without_reader(engine: Any) -> str:
     return ""
 
 
+def open_save(engine: Any) -> str | None:
+    """Tag of a save that a decoupled checkpoint engine is still writing; None where there is none."""
+    writer: Any = getattr(engine, "checkpoint_engine", None)
+    if not flag(writer, "is_decoupled"):
+        return None
+    info = writer.get_commit_info()
+    return None if info is None else str(getattr(info, "tag", info))
+
+
 def plain_name(name: str) -> str:
     """A parameter's name without what wrappers added to it."""
     for wrapping in _WRAPPINGS:

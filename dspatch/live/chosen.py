@@ -43,6 +43,17 @@ def hyperparameters(engine: Any) -> dict[str, Any]:
     }
 
 
+def written_to(engine: Any) -> dict[int, int]:
+    """Each tensor of the optimizer's state, by identity, with the count of writes that torch keeps of it."""
+    state = getattr(base_optimizer(engine), "state", None) or {}
+    return {
+        id(value): int(value._version)
+        for entries in list(state.values())
+        for value in entries.values()
+        if hasattr(value, "_version") and value.dim()
+    }
+
+
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """``name: value before, value now`` of what both have and is another."""
     return [

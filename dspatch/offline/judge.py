@@ -14,7 +14,7 @@ from dspatch.offline.agreement import disagreements, is_misnamed
 from dspatch.offline.expected import Layout, layout_of
 from dspatch.offline.findings import CATALOGUE, ERROR, WHOLE, Finding, worst
 from dspatch.offline.record import FileRecord
-from dspatch.offline.survey import Survey, TagListing, is_temporary
+from dspatch.offline.survey import Survey, TagListing
 
 #: Files named in one finding; ten thousand missing shards are one line each only up to here.
 _MOST_ALIKE = 50
@@ -154,7 +154,7 @@ def _fitting(
             continue
         fitting.append(one)
     # A folder inside the tag, or with its name, is the nearest.
-    fitting.sort(key=lambda one: (listing.name not in one.tag, not is_temporary(one.tag), one.tag))
+    fitting.sort(key=lambda one: (listing.name not in one.tag, not names.is_temporary(one.tag), one.tag))
     return fitting[0] if fitting else None
 
 

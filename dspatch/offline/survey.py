@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,6 @@ from typing import Any
 from dspatch.checkpoint import layout, tags
 from dspatch.errors import DspatchError
 
-#: Folders that hold leftovers of a save or a copy.
-_TEMPORARY = re.compile(r"(^[.~_]?(tmp|temp|partial|incomplete|staging)([._-]|$))|(^\.)|([._-](tmp|temp|partial|part|"
-                        r"incomplete|staging|bak|backup|old|saving)\d*$)|~$", re.IGNORECASE)  # fmt: skip
 _MOST_STRAYS = 1_000
 
 
@@ -209,7 +205,7 @@ def _strays(root: Path, listed: list[TagListing]) -> dict[str, list[Entry]]:
             if _is_folder(entry) and entry.name not in (layout.UNIVERSAL, layout.OFFLOADED) and name not in known:
                 places.append((name, Path(entry.path)))
         # A sibling that holds only a part of a tag, or has the name of a temporary folder, may hold what another lacks.
-        if _TEMPORARY.search(one.name.rsplit("/", 1)[-1]) or len({_group(entry.name) for entry in one.entries}) < 2:
+        if layout.is_temporary(one.name) or len({_group(entry.name) for entry in one.entries}) < 2:
             found[one.name] = list(one.entries)
     for name, path in places:
         inside = [entry for entry in _scan(path) if layout.parse(entry.name) and not _is_folder(entry)]
@@ -221,11 +217,6 @@ def _strays(root: Path, listed: list[TagListing]) -> dict[str, list[Entry]]:
         kept[name] = found[name][:left]
         left -= len(kept[name])
     return {name: entries for name, entries in kept.items() if entries}
-
-
-def is_temporary(name: str) -> bool:
-    """Whether a folder has the name of one that a save or a copy leaves behind."""
-    return _TEMPORARY.search(name.rsplit("/", 1)[-1]) is not None
 
 
 def _group(name: str) -> str:

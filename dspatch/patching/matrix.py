@@ -108,9 +108,12 @@ class Fault:
         deepspeed: releases that have it, as far as releases were read.
         does: what dspatch does about it: ``prevented`` (refused on every rank before DeepSpeed touches the engine),
             ``repaired``, ``caught`` (measured after the load, every rank raises), ``told`` (one WARNING), ``found`` (by
-            ``dspatch inspect`` in the files), ``loud`` (DeepSpeed raises by itself), ``not shown`` (it may be caught,
-            no test shows it), ``not yet``.
+            ``dspatch inspect`` in the files), ``loud`` (DeepSpeed raises by itself), ``not run`` (dealt with in code
+            that cannot be run by the tests; the note says why), ``not shown`` (it may be caught, no test shows it),
+            ``not yet``.
         shown: names of the tests that show it.
+        ran: releases at the ends of the ranges, inside and just outside, that `make ranges` runs to see that they have
+            the fault or not; ends that are not among them come from comparing the bodies of functions.
         note: what else is worth knowing, one line.
     """
 
@@ -119,6 +122,7 @@ class Fault:
     deepspeed: tuple[Range, ...]
     does: str
     shown: tuple[str, ...] = ()
+    ran: tuple[str, ...] = ()
     note: str = ""
 
 

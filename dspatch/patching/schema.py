@@ -25,11 +25,11 @@ DOES = ("observes", "prevents", "repairs")
 UNKNOWN = ("apply", "skip")
 #: What dspatch does about a fault of the catalogue, see ``Fault``; the first ones are claims that a test has to show.
 SHOWN = ("prevented", "repaired", "caught", "told", "found")
-ABOUT = (*SHOWN, "loud", "not shown", "not yet")
+ABOUT = (*SHOWN, "loud", "not run", "not shown", "not yet")
 
 _TOP_FIELDS = ("schema", "trees", "rows", "faults")
 _FAULT_TEXTS = ("id", "title", "does")
-_FAULT_LISTS = ("deepspeed", "shown")
+_FAULT_LISTS = ("deepspeed", "shown", "ran")
 _FAULT_REQUIRED = (*_FAULT_TEXTS, "deepspeed")
 _TEXTS = ("id", "site", "module", "wrapper", "deepspeed", "does", "why")
 _LISTS = ("tested", "bodies", "scenarios")
@@ -134,7 +134,7 @@ def _fault(raw: Any) -> tuple[list[str], Fault | None]:
     """What is wrong with one fault of the catalogue by itself, and the fault if nothing is."""
     if not isinstance(raw, dict):
         return ["is no mapping"], None
-    wrong = [*_field_names(raw, _FAULT_REQUIRED, (*_FAULT_REQUIRED, "shown", "note"))]
+    wrong = [*_field_names(raw, _FAULT_REQUIRED, (*_FAULT_REQUIRED, "shown", "ran", "note"))]
     wrong += [*_text_types(raw, (*_FAULT_TEXTS, "note")), *_list_types(raw, _FAULT_LISTS, _FAULT_LISTS[:1])]
     if wrong:
         return wrong, None
@@ -142,7 +142,8 @@ def _fault(raw: Any) -> tuple[list[str], Fault | None]:
         releases = tuple(Range.parse(text) for text in raw["deepspeed"])
     except MatrixError as error:
         return [f"deepspeed: {error}"], None
-    fault = Fault(**{**raw, "deepspeed": releases, "shown": tuple(raw.get("shown", ()))})
+    listed = {name: tuple(raw.get(name, ())) for name in ("shown", "ran")}
+    fault = Fault(**{**raw, **listed, "deepspeed": releases})
     return [found for rule in _FAULT_RULES for found in rule(fault)], fault
 
 
@@ -268,11 +269,18 @@ def _fault_ranges(fault: Fault) -> Iterator[str]:
             yield f"the ranges {earlier.text} and {later.text} overlap, or are not in order"
 
 
+def _fault_versions(fault: Fault) -> Iterator[str]:
+    for version in fault.ran:
+        yield from _version_faults(version, "ran")
+
+
 def _fault_is_shown(fault: Fault) -> Iterator[str]:
     if fault.does in SHOWN and not fault.shown:
         yield f"does is {fault.does!r}, and shown names no test"
     if fault.does.startswith("not ") and fault.shown:
         yield f"does is {fault.does!r}, and shown names a test"
+    if fault.does == "not run" and not fault.note:
+        yield "does is 'not run', and no note says why"
 
 
 # --- between rows -----------------------------------------------------------------------------------------------------
@@ -320,7 +328,7 @@ def _every_patch_has_a_row(matrix: Matrix) -> Iterator[str]:
 
 
 _ROW_RULES: tuple[_RowRule, ...] = (_words, _sites, _versions, _body_form, _patch_exists)
-_FAULT_RULES: tuple[_FaultRule, ...] = (_fault_words, _fault_ranges, _fault_is_shown)
+_FAULT_RULES: tuple[_FaultRule, ...] = (_fault_words, _fault_ranges, _fault_versions, _fault_is_shown)
 _MATRIX_RULES: tuple[_MatrixRule, ...] = (
     _unique_ids,
     _no_gap_no_overlap,

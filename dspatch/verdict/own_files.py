@@ -29,6 +29,10 @@ def read_files(engine: Any, found: Preflight) -> Refusal | None:
     # At stage 3 an engine without optimizer has no group of its own, and every rank reads a file of its own all the same.
     dp_rank, dp_size = rank_in(dp_group) if dp_group is not None or stage == 3 else (0, 1)
     mp_rank = _mp_rank(engine)
+    if stage == 3 and (refusal := _blocks(engine)) is not None:
+        return refusal
+    if "DeepSpeedZeRoOffload" in class_names(engine.optimizer) and request.optimizer_states and not request.module_only:
+        return _no_optimizer(folder)
     model = folder / layout.model_file(stage, mp_rank, dp_rank)
     wanted = {"model": model}
     if not model.is_file():
@@ -58,6 +62,39 @@ def read_files(engine: Any, found: Preflight) -> Refusal | None:
             return Refusal(REFUSED, explain("a file of this tag cannot be read", found=str(error.strerror),
                                             where=str(path)))  # fmt: skip
     return _does_not_fit(engine, found, stage, dp_rank, dp_size, sharded, asks_shard)
+
+
+def _blocks(engine: Any) -> Refusal | None:
+    """``pipeline_loading_checkpoint``: ranks load one after the other, each told by the one before it on its node.
+
+    The last rank of a node tells the first one of the next, which does not listen (``_load_zero_checkpoint``).
+    """
+    config = getattr(getattr(engine, "_config", None), "zero_config", None)
+    rank, _ = rank_in(None)
+    if not getattr(config, "pipeline_loading_checkpoint", False) or rank == 0 or os.environ.get("LOCAL_RANK") != "0":
+        return None
+    return Refusal(
+        REFUSED,
+        explain(
+            "pipeline_loading_checkpoint blocks the load on more than one node",
+            expected="all ranks on one node",
+            found=f"rank {rank} is the first of another node",
+            do="leave pipeline_loading_checkpoint out of zero_optimization",
+        ),
+    )
+
+
+def _no_optimizer(folder: Path) -> Refusal:
+    return Refusal(
+        REFUSED,
+        explain(
+            "this engine has no optimizer, and the load asks for its state",
+            expected="an engine with an optimizer, or a load of weights alone",
+            found="ZeRO-3 without an optimizer, with which DeepSpeed reads no checkpoint",
+            where=str(folder),
+            do=f"take the weights only: {ways.WEIGHTS_ONLY}",
+        ),
+    )
 
 
 def _other_name(path: Path) -> Path | None:
@@ -93,7 +130,7 @@ def _absent_file(folder: Path, path: Path, stage: int, dp_size: int, saved_size:
         saved_size = len(shards)
     if saved_size is not None and saved_size < dp_size:
         return Refusal(REFUSED, _world_changed(saved_size, dp_size, folder, stage))
-    siblings = [str(found) for found in sorted(folder.parent.glob(f"*/{path.name}")) if found.parent != folder]
+    elsewhere = _elsewhere(folder, path.name)
     return Refusal(
         REFUSED,
         explain(
@@ -102,11 +139,25 @@ def _absent_file(folder: Path, path: Path, stage: int, dp_size: int, saved_size:
             found=f"{len(roles)} other DeepSpeed files in the folder" if roles else "no DeepSpeed file in the folder",
             where=str(folder),
             do=(
-                f"a file of that name lies in {shorten(siblings, 2)}" if siblings else "",
-                "with node-local disks every node needs its own ranks' files: use_node_local_storage, or copy them",
+                f"what may be it lies at {shorten(elsewhere, 2)}: if it is of this save, move it to {path}"
+                if elsewhere
+                else "",
+                "with node-local disks every node needs its own ranks' files: use_node_local_storage in the configuration of "
+                "both runs, or copy them here",
             ),
         ),
     )
+
+
+def _elsewhere(folder: Path, name: str) -> list[str]:
+    """Where a file of the tag may have been left: in folders inside it, in siblings that go by its name, half-named."""
+    inside = [*folder.glob(f"*/{name}"), *folder.glob(f"{name}.*"), *folder.glob(f".{name}*")]
+    beside = [
+        found
+        for found in folder.parent.glob(f"*/{name}")
+        if found.parent != folder and (folder.name in found.parent.name or layout.is_temporary(found.parent.name))
+    ]
+    return [str(found) for found in (*sorted(inside), *sorted(beside))]
 
 
 def _stage_changed(saved: int, stage: int, folder: Path) -> str:

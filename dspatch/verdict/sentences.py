@@ -59,7 +59,7 @@ _KNOWN = (
     _Known("IndexError", "", lambda engine, _: int(getattr(engine, "sequence_parallel_size", 1) or 1) > 1,
            f"this DeepSpeed takes sequence-parallel ranks for model-parallel ones when it looks for files; {_NEWER}"),
     _Known("AttributeError", "_restore_from_bit16_weights", _always,
-           "a ZeRO-3 engine without an optimizer cannot be loaded with load_optimizer_states=False: leave it at its default"),
+           "a ZeRO-3 engine without an optimizer has no masters to make: the patch no-masters lets it load its weights"),
     _Known("TypeError", "unexpected keyword argument 'load_serial'", _always,
            f"this DeepSpeed's optimizer does not take what its engine passes to it, so that no load can succeed; {_NEWER}"),
     _Known("TypeError", "unexpected keyword argument 'param_shapes'", _always,

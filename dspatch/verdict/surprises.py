@@ -8,6 +8,7 @@ from typing import Any
 from dspatch import log
 from dspatch.errors import explain, shorten
 from dspatch.live import chosen, gradients, pipeline
+from dspatch.live.attributes import open_save
 from dspatch.verdict.running import RunningLoad
 
 
@@ -18,17 +19,22 @@ class Before:
     Attributes:
         accumulated: micro-batches whose gradients wait for a step, and how many make one.
         fixed, hyperparameters: what the configuration chose, see ``dspatch.live.chosen``.
+        open_save: tag of a save that is not written yet.
+        state: writes to the optimizer's state so far, see ``dspatch.live.chosen.written_to``.
     """
 
     accumulated: tuple[int, int] = (0, 1)
     fixed: dict[str, Any] = field(default_factory=dict)
     hyperparameters: dict[str, Any] = field(default_factory=dict)
+    open_save: str | None = None
+    state: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, engine: Any) -> Before:
         """Look at an engine; of one that looks otherwise than expected, nothing is known."""
         try:
-            return cls(gradients.accumulated(engine), chosen.fixed(engine), chosen.hyperparameters(engine))
+            settings = chosen.fixed(engine), chosen.hyperparameters(engine)
+            return cls(gradients.accumulated(engine), *settings, open_save(engine), chosen.written_to(engine))
         except Exception as error:
             log.logger().debug("the engine could not be looked at before the load: %r", error)
             return cls()
@@ -52,10 +58,14 @@ def tell(load: RunningLoad, before: Before, mode: str, rank: int, measured: bool
         return
     if not measured and (load.no_source or load.not_restored):
         log.tell(mode, _did_not_meet(load))
+    if before.open_save is not None:
+        log.tell(mode, _not_written(before.open_save, load.request.tag))
     after = Before.of(engine)
     done, whole = after.accumulated
     if done and before.accumulated[0]:
         log.tell(mode, _left_over(done, whole))
+    if "moments" not in load.request.asked and after.state != before.state:
+        log.tell(mode, _loaded_anyhow(load.request.flags()))
     replaced = chosen.changed(before.fixed, after.fixed)
     if replaced:
         log.tell(mode, _overruled(replaced))
@@ -77,6 +87,24 @@ def _did_not_meet(load: RunningLoad) -> str:
         "names of weights did not meet, and the load was not strict",
         expected=f"in the model, not in the checkpoint: {shorten(load.no_source) or 'none'}",
         found=f"in the checkpoint, not restored: {shorten(load.not_restored) or 'none'}; {load.matched or 0} names met",
+    )
+
+
+def _loaded_anyhow(flags: str) -> str:
+    return explain(
+        f"the optimizer state was loaded although it was not asked for ({flags})",
+        expected="the optimizer state that the engine had",
+        found="that of the checkpoint: this DeepSpeed does not look at the flags of universal loads",
+        do="clear engine.optimizer.optimizer.state on every rank before the first step, if you want none",
+    )
+
+
+def _not_written(tag: str, loaded: str | None) -> str:
+    return explain(
+        f"tag {loaded!r} was loaded while the save of tag {tag!r} was still being written",
+        expected="a load behind a finished save",
+        found="a save that the engine finishes at its next step",
+        do="leave the patch commit-first on, or take a step between save and load",
     )
 
 

@@ -82,10 +82,10 @@ def test_a_function_that_is_gone(editable: Environment, home: Path, tmp_path: Pa
     found = visit(replace(editable, path=(make_world(tmp_path / "gone", without="load_checkpoint"),)), home)
     assert found.code == 1
     assert "(site gone)" in found.check("deepspeed.sites", "FAIL")
-    # Four patches share this function.
-    assert "4 of " in found.check("patches.fit", "FAIL")
+    # Six patches share this function.
+    assert "6 of " in found.check("patches.fit", "FAIL")
     lost = {one["patch"]: one for one in found.data["sites"] if one["tier"] == "incompatible"}
-    assert set(lost) == {"load-guard", "fresh-masters", "first-rate", "module-only"}
+    assert set(lost) == {"load-guard", "fresh-masters", "first-rate", "module-only", "no-masters", "commit-first"}
     assert {one["state"] for one in lost.values()} == {"skipped"}
 
 

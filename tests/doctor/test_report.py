@@ -120,8 +120,9 @@ def test_selftest_on_a_real_release(home: Path, tmp_path: Path) -> None:
     assert checks["selftest.load"]["line"].startswith("a flipped bit in a shard raised LoadIncomplete on 2 ranks")
     for id in ("deepspeed.sites", "patches.fit", "deepspeed.imports", "patches.others", "torch.imports"):
         assert checks[id]["status"] == OK, checks[id]
-    assert {one["tier"] for one in data["sites"]} == {"tested"}
-    assert {one["state"] for one in data["sites"]} == {"applied"}
+    needed = [one for one in data["sites"] if one["tier"] != "not needed"]
+    assert {one["tier"] for one in needed} == {"tested"}
+    assert {one["state"] for one in needed} == {"applied"}
     assert list(extensions.iterdir()) == [], "a build that is ended at the time limit would leave its lock to the user"
 
 

@@ -89,6 +89,7 @@ def half_renamed(folder: Path) -> None:
     damage.rewrite(folder / "mp_rank_00_model_states.pt", rename)
 
 
+BF16_OPTIMIZER: Kwargs = {"stage": 1, "config": {"data_types": {"grad_accum_dtype": "fp32"}}}
 LOOSE: Kwargs = {"load_module_strict": False}
 FP16: Kwargs = {"stage": 2, "precision": "fp16"}
 STATIC: Kwargs = {"fp16": {"enabled": True, "loss_scale": 64}}
@@ -118,6 +119,8 @@ CASES: dict[str, Case] = {
     # A: flags and gates
     "A2": Case({"stage": 3}, arguments={"load_module_only": True}, disable="module-only", loud="weights mismatch",
                says=("load_module_only=True",)),
+    "A8": caught("masters mismatch", "the first step would undo the load", saved=BF16_OPTIMIZER,
+                 now={**BF16_OPTIMIZER, "zero": {"load_from_fp32_weights": False}}, undone=True),
     "A11 clipping": Case({"stage": 2, "config": {"gradient_clipping": 0.5}},
                          {"stage": 2, "config": {"gradient_clipping": 2.0}},
                          says=("gradient clipping: 2.0 was configured, 0.5 is in force",)),

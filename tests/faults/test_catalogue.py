@@ -49,6 +49,7 @@ def ran(
     )  # fmt: skip
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", CASES)
 def test_upstream_says_nothing(pools: Pools, saved: Saved, tmp_path: Path, name: str) -> None:
     """The release has the fault: it reports success, or raises what the case says."""
@@ -96,6 +97,7 @@ def test_in_other_modes_it_is_said(pools: Pools, saved: Saved, tmp_path: Path, n
         assert any(text in one for one in said), said
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.disable])
 def test_without_its_repair_it_is_loud(pools: Pools, saved: Saved, tmp_path: Path, name: str) -> None:
     case = CASES[name]
@@ -105,6 +107,7 @@ def test_without_its_repair_it_is_loud(pools: Pools, saved: Saved, tmp_path: Pat
     assert any(case.loud in text for text in said), said
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", CASES)
 def test_its_twin_is_silent(pools: Pools, saved: Saved, tmp_path: Path, name: str) -> None:
     case = CASES[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,28 @@ def test_a_shard_that_is_gone_or_damaged(pools: Pools, tmp_path: Path, stage: in
         run(pools, "load", folder=str(tmp_path), engine={"stage": stage}, settings={}), "LoadRefused", "rank 1"
     )
     assert "optim_states.pt" in text
+
+
+@pytest.mark.parametrize(
+    ("stage", "left"),
+    [(2, "a.tmp/{}"), *(pytest.param(stage, left, marks=pytest.mark.whole) for stage, left in (
+        (3, "a/tmp/{}"), (2, "staging/{}"), (3, "a/{}.part"), (2, "")))],
+)  # fmt: skip
+def test_a_shard_that_was_left_elsewhere_is_found(pools: Pools, tmp_path: Path, stage: int, left: str) -> None:
+    """One rank's own shard: the error names rank, host and path, the node-local option, and where the shard may be."""
+    saved(pools, tmp_path, ["a", "b"], stage=stage)
+    shard = damage.shard(tmp_path / "a", 1)
+    moved = tmp_path / left.format(shard.name) if left else tmp_path.with_name("gone")
+    moved.parent.mkdir(exist_ok=True)
+    shard.rename(moved)
+    text = refused(
+        run(pools, "load", folder=str(tmp_path), engine={"stage": stage}, tag="a", settings={}),
+        "LoadRefused", shard.name, f"rank 1 on {socket.gethostname()}", str(tmp_path / "a"), "use_node_local_storage",
+    )  # fmt: skip
+    assert (f"may be it lies at {moved}" in text) == bool(left)
+    assert str(tmp_path / "b") not in text, "every tag has a shard of that name"
+    moved.rename(shard)
+    restored(run(pools, "load", folder=str(tmp_path), engine={"stage": stage}, tag="a", settings={}))
 
 
 def test_shards_of_two_ranks_are_mixed_up(pools: Pools, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def refusal(results: list[RankResult]) -> str:
     return str(found[0]["error"][1])
 
 
+@pytest.mark.whole
 def test_experts_of_another_ep_size(pools: Pools, tmp_path: Path) -> None:
     """D4, on 4 ranks: partition sizes agree, and upstream exchanges the masters of experts."""
     was, now, role = {"ep_size": 4}, {"ep_size": 2}, "stage0_loses_moments"
@@ -104,6 +105,7 @@ def noted(one: dict[str, Any], text: str) -> bool:
     return any(text in note for note in one["notes"]) or sys.version_info < (3, 11)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("states", [True, False])
 def test_experts_in_bf16_without_states(pools: Pools, tmp_path: Path, states: bool) -> None:
     """D10: two of four ranks raise, and one of the others goes on with masters of another group."""
@@ -122,7 +124,8 @@ def test_experts_in_bf16_without_states(pools: Pools, tmp_path: Path, states: bo
     assert any(noted(one, "partitions of another group") for one in found)
 
 
-@pytest.mark.parametrize("role", ["oldest", pytest.param("stage0_loses_moments", marks=pytest.mark.whole), "newest"])
+@pytest.mark.whole
+@pytest.mark.parametrize("role", ["oldest", "stage0_loses_moments", "newest"])
 def test_experts_in_fp32_at_stage_0(pools: Pools, tmp_path: Path, role: str) -> None:
     """A16: upstream raises on every rank, and newer releases load."""
     made = {"ep_size": 2, "stage": 0, "precision": "fp32"}
@@ -137,7 +140,7 @@ def test_experts_in_fp32_at_stage_0(pools: Pools, tmp_path: Path, role: str) -> 
         assert (one["error"], one["moved"]) == (None, [])
 
 
-@pytest.mark.parametrize("role", ["oldest", "newest"])
+@pytest.mark.parametrize("role", [pytest.param("oldest", marks=pytest.mark.whole), "newest"])
 def test_a_bf16_pipeline_at_stage_0(pools: Pools, tmp_path: Path, role: str) -> None:
     """A15: newer releases raise on every rank."""
     made = {"stages": 2, "stage": 0, "precision": "bf16"}
@@ -149,7 +152,8 @@ def test_a_bf16_pipeline_at_stage_0(pools: Pools, tmp_path: Path, role: str) -> 
             assert noted(one, "use stage 1")
 
 
-@pytest.mark.parametrize("role", ["oldest", pytest.param("stage0_loses_moments", marks=pytest.mark.whole)])
+@pytest.mark.whole
+@pytest.mark.parametrize("role", ["oldest", "stage0_loses_moments"])
 def test_mics_loads_without_the_keyword(pools: Pools, tmp_path: Path, role: str) -> None:
     """A13. gloo cannot gather its parameters, so no step is taken."""
     pool = pools.get(role, 2)

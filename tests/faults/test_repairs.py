@@ -10,7 +10,7 @@ import pytest
 from tests.support.pool import Pools
 from tests.support.results import RankResult, values, warnings_of
 
-ROLES = ["oldest", pytest.param("stage0_loses_moments", marks=pytest.mark.whole), "newest"]
+ROLES = [*(pytest.param(role, marks=pytest.mark.whole) for role in ("oldest", "stage0_loses_moments")), "newest"]
 CONFIGURED = ["LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"]
 SCHEDULERS = ["LambdaLR", "OneCycleLR", "SequentialLR"]
 LEFT_OUT: dict[str, Any] = {"load_optimizer_states": False}
@@ -48,7 +48,7 @@ def test_rate_of_the_first_step_is_that_of_the_schedule(
     assert len(warnings_of(results)) == 1, "of the partial load"
 
 
-@pytest.mark.parametrize("stage", [0, 1, 3])
+@pytest.mark.parametrize("stage", [0, *(pytest.param(stage, marks=pytest.mark.whole) for stage in (1, 3))])
 def test_rate_of_the_first_step_is_loud_without_the_repair(pools: Pools, tmp_path: Path, stage: int) -> None:
     engine = {"stage": stage, "scheduler": "WarmupLR"}
     for one in values(rates(pools, tmp_path, engine=engine, settings={"disable": "first-rate"})):

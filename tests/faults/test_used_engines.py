@@ -13,9 +13,9 @@ from tests.support.results import RankResult, values, warnings_of
 whole = pytest.mark.whole
 BF16_OPTIMIZER: dict[str, Any] = {"stage": 1, "config": {"data_types": {"grad_accum_dtype": "fp32"}}}
 KINDS: list[Any] = [
-    {"stage": 0, "precision": "fp32"}, {"stage": 2}, {"stage": 3}, BF16_OPTIMIZER, {"stage": 3, "offload": "cpu"},
-    *(pytest.param(one, marks=whole) for one in ({"stage": 0}, {"stage": 1}, {"stage": 2, "offload": "cpu"},
-                                                {"stage": 3, "param_offload": "cpu", "offload": "cpu"})),
+    {"stage": 2}, {"stage": 3}, *(pytest.param(one, marks=whole) for one in (
+        {"stage": 0}, {"stage": 0, "precision": "fp32"}, {"stage": 1}, {"stage": 2, "offload": "cpu"}, BF16_OPTIMIZER,
+        {"stage": 3, "offload": "cpu"}, {"stage": 3, "param_offload": "cpu", "offload": "cpu"})),
 ]  # fmt: skip
 
 
