@@ -20,5 +20,9 @@ def numbered_groups(engine: Any) -> tuple[GroupLayout, ...]:
 
 
 def registered_names(engine: Any) -> tuple[str, ...]:
-    """Names of the module's parameters and buffers, in the order in which the engine would write them."""
-    return tuple(plain_name(str(name)) for name in engine.module.state_dict(keep_vars=True))
+    """Names of the module's parameters and buffers, in the order in which the engine would write them; empty: not known."""
+    try:
+        written = engine.module.state_dict(keep_vars=True)
+    except Exception:  # hooks of the caller's own, made for a moment that is not this one
+        return ()
+    return tuple(plain_name(str(name)) for name in written)
