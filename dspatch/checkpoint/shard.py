@@ -224,14 +224,16 @@ def _ranks_of_group(
     if not slices:
         # Only padding: any rank whose partition begins behind the last parameter.
         return {rank for rank in range(count) if rank * size >= position}
-    first, start, _ = slices[0]
+    first, start, length = slices[0]
     if first not in begin:
         return None
     at = begin[first] - start
-    # Either the partition begins inside the parameter (start 0), or the parameter begins inside the partition.
+    # Either the partition begins inside the parameter (start 0), which goes on to its end or to that of the partition, or
+    # the parameter begins inside the partition.
     if start == 0:
-        numel = position if len(begin) == 1 else _numel(dict(shapes)[first])
-        return {rank for rank in range(count) if at <= rank * size < at + max(numel, 1)} or set()
+        end = at + _numel(dict(shapes)[first])
+        return {rank for rank in range(count) if at <= rank * size < max(end, at + 1)
+                and length == min(end - rank * size, size)}  # fmt: skip
     return {rank for rank in range(count) if rank * size == at}
 
 

@@ -125,14 +125,14 @@ def look(environ: Mapping[str, str], limit: float = LIMIT) -> Imports:
         environ: its variables.
         limit: seconds.
     """
-    with tempfile.TemporaryDirectory(prefix="dspatch-doctor-", ignore_cleanup_errors=True) as scratch:
-        told, printed = Path(scratch, "told"), Path(scratch, "printed")
-        try:
+    try:
+        with tempfile.TemporaryDirectory(prefix="dspatch-doctor-", ignore_cleanup_errors=True) as scratch:
+            told, printed = Path(scratch, "told"), Path(scratch, "printed")
             ended = _run([sys.executable, "-c", _PROGRAM, str(told)], environ, printed, limit)
-        except OSError as error:
-            ended = f"no process could be started: {error}"
-        lines = told.read_text(encoding="utf-8").splitlines() if told.exists() else []
-        output = printed.read_text(encoding="utf-8", errors="replace").splitlines() if printed.exists() else []
+            lines = told.read_text(encoding="utf-8").splitlines() if told.exists() else []
+            output = printed.read_text(encoding="utf-8", errors="replace").splitlines() if printed.exists() else []
+    except OSError as error:  # no Python, or no folder that can be written to
+        return Imports(ended=f"no process could be started: {error}")
     steps: dict[str, Mapping[str, Any]] = {}
     for line in lines:
         with contextlib.suppress(ValueError):  # the last line of a process that was ended in the middle of it

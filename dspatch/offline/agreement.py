@@ -45,10 +45,10 @@ def is_misnamed(record: FileRecord) -> bool:
     """Whether a file was saved as that of another rank, layer or expert, and nothing in it says that it belongs here.
 
     The folder inside the archive keeps the name that ``torch.save`` was given, through copies and renames of the file. A
-    converter may write under names of its own, so a shard whose content fits its present name is believed.
+    converter may write under names of its own, so a shard whose content fits its present name, and no other, is believed.
     """
     was, now = names.parse(record.saved_as), names.parse(record.name)
-    if was is None or now is None or (record.fits is not None and record.dp_rank in record.fits):
+    if was is None or now is None or (record.fits is not None and record.fits == [record.dp_rank]):
         return False
     # Not the prefix: the same shard has it or not, depending on the release.
     return replace(was, bf16=False) != replace(now, bf16=False)
@@ -58,7 +58,7 @@ def _renamed(tag: str, records: Sequence[FileRecord]) -> Iterator[Finding]:
     """At stage 3 nothing but the name inside a shard tells its rank."""
     odd = {one.name: one for one in records if is_misnamed(one)}
     for one in odd.values():
-        if one.kind == "shard" and one.fits is not None:
+        if one.kind == "shard" and one.fits is not None and one.dp_rank not in one.fits:
             continue  # its content says more, and has a finding
         id = "shard.other-rank" if one.kind == "shard" else "file.other-name"
         if one.kind in ("layer", "expert") and one.saved_as not in odd:

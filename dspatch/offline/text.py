@@ -87,13 +87,14 @@ def _facts(facts: dict[str, Any], short: bool) -> Iterator[str]:
     ranks = f"{facts['data_parallel']} data-parallel"
     if facts["model_parallel"] > 1:
         ranks += f" x {facts['model_parallel']} {'pipeline and tensor' if facts['pipeline'] else 'model'}-parallel"
+    ranks += " ranks" if facts["data_parallel"] * facts["model_parallel"] > 1 else " rank"
     if facts["experts"]:
         experts = shorten(facts["experts"])
         ranks += f", {experts} experts" + (
             f" over {facts['expert_parallel']} ranks" if facts["expert_parallel"] else ""
         )
     form = ", universal" if facts["universal"] else ", pipeline" if facts["pipeline"] else ""
-    yield f"layout       ZeRO stage {_or(facts['stage'])}, {facts['precision'] or 'precision unknown'}, {ranks} ranks{form}"
+    yield f"layout       ZeRO stage {_or(facts['stage'])}, {facts['precision'] or 'precision unknown'}, {ranks}{form}"
     steps = shorten(f"{one:g}" for one in facts["optimizer_steps"]) or "?"
     yield (f"progress     step {_or(facts['global_steps'])}, {_or(facts['skipped_steps'])} skipped, "
            f"{_or(facts['global_samples'])} samples; optimizer step {steps}")  # fmt: skip

@@ -293,7 +293,7 @@ def _renamed(tree: Tree, model: FileFacts, dp_rank: int) -> Refusal | None:
     was, now = saved_as(tree), layout.parse(os.path.basename(tree.path))
     if was is None or now is None or (was.kind, was.dp_rank, was.mp_rank) == (now.kind, now.dp_rank, now.mp_rank):
         return None
-    if now.kind == "shard" and dp_rank in (rank_of(facts_of(tree), model) or ()):
+    if now.kind == "shard" and rank_of(facts_of(tree), model) == [dp_rank]:
         return None
     return Refusal(
         REFUSED,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import statistics
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +18,7 @@ from dspatch.offline import reading
 from dspatch.offline.deep import Check
 from dspatch.offline.record import Models, read
 from dspatch.offline.survey import look
+from tests.support.paths import ROOT
 from tests.support.pool import Pools
 from tests.support.results import values
 
@@ -97,3 +100,18 @@ def _bare(files: list[Path], threads: int) -> None:
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(one, portions))
+
+
+def test_memory(pools: Pools, tmp_path: Path) -> None:
+    """Peak memory of the command, a small checkpoint against one of GB: flat."""
+    peaks = {}
+    for name, model in (("small", _MODELS["small"]), ("heavy", _HEAVY)):
+        folder = _saved(pools, tmp_path / name, 2, model)
+        for more in ((), ("--deep",)):
+            program = ("import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
+                       "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")  # fmt: skip
+            command = [sys.executable, "-c", program, sys.executable, "-m", "dspatch", "inspect", str(folder), *more]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+            peaks[name, more] = int(done.stdout) / 1024
+    for more in ((), ("--deep",)):
+        print(f"\ninspect {' '.join(more)}: peak {peaks['small', more]:.0f} MiB small, {peaks['heavy', more]:.0f} MiB at 1.9 GB")
