@@ -21,9 +21,14 @@ def asked_for(engine: Any) -> list[float] | None:
     return None
 
 
-def in_force(engine: Any) -> list[float]:
-    """The rate of each param group that the scheduler steps."""
-    return [float(group["lr"]) for group in engine.lr_scheduler.optimizer.param_groups]
+def in_force(engine: Any) -> list[Any]:
+    """The rate of each param group that the scheduler steps: a number, or a tensor with one element."""
+    return [group["lr"] for group in engine.lr_scheduler.optimizer.param_groups]
+
+
+def same(rate: Any, asked: float) -> bool:
+    """Whether a rate is the one asked for, in the precision of the tensor that may hold it."""
+    return float(rate) == (float(rate.new_tensor(asked)) if hasattr(rate, "new_tensor") else asked)
 
 
 def put_in_force(engine: Any) -> None:

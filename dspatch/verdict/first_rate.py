@@ -32,7 +32,8 @@ def moved_away(engine: Any) -> list[tuple[int, float, float]]:
     have = schedule.in_force(engine)
     if len(have) != len(asked):
         return []
-    return [(number, *pair) for number, pair in enumerate(zip(have, asked, strict=True)) if pair[0] != pair[1]]
+    pairs = enumerate(zip(have, asked, strict=True))
+    return [(number, float(rate), wanted) for number, (rate, wanted) in pairs if not schedule.same(rate, wanted)]
 
 
 def put_right(engine: Any) -> list[tuple[int, float, float]]:

@@ -27,7 +27,7 @@ class Before:
     fixed: dict[str, Any] = field(default_factory=dict)
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     open_save: str | None = None
-    state: dict[int, int] = field(default_factory=dict)
+    state: dict[int, int] | None = None
 
     @classmethod
     def of(cls, engine: Any) -> Before:
@@ -64,7 +64,7 @@ def tell(load: RunningLoad, before: Before, mode: str, rank: int, measured: bool
     done, whole = after.accumulated
     if done and before.accumulated[0]:
         log.tell(mode, _left_over(done, whole))
-    if "moments" not in load.request.asked and after.state != before.state:
+    if "moments" not in load.request.asked and None not in (before.state, after.state) and after.state != before.state:
         log.tell(mode, _loaded_anyhow(load.request.flags()))
     replaced = chosen.changed(before.fixed, after.fixed)
     if replaced:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,14 @@ def test_one_rank_finds_nothing(pools: Pools, tmp_path: Path) -> None:
 def test_a_tag_that_cannot_be_loaded(pools: Pools, tmp_path: Path, tag: str, text: str) -> None:
     saved(pools, tmp_path, ["a", 7])
     refused(run(pools, "load", folder=str(tmp_path), engine=ZERO2, settings={}, tag=tag), "LoadRefused", text)
+
+
+def test_a_bare_assertion_gets_its_sentence(pools: Pools, tmp_path: Path) -> None:
+    """In other modes DeepSpeed is let at it, and fails without a word; the exception stays the one that it raised."""
+    saved(pools, tmp_path, ["a"])
+    for one in values(run(pools, "load", folder=str(tmp_path), engine=ZERO2, settings={"mode": "warn"}, tag="b")):
+        assert one["error"] == ("AssertionError", "")
+        assert any("another number of model files" in note for note in one["notes"]) or sys.version_info < (3, 11)
 
 
 def test_an_absolute_tag(pools: Pools, tmp_path: Path) -> None:

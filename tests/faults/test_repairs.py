@@ -12,7 +12,7 @@ from tests.support.results import RankResult, values, warnings_of
 
 ROLES = [*(pytest.param(role, marks=pytest.mark.whole) for role in ("oldest", "stage0_loses_moments")), "newest"]
 CONFIGURED = ["LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"]
-SCHEDULERS = ["LambdaLR", "OneCycleLR", "SequentialLR"]
+SCHEDULERS = ["LambdaLR", "LambdaLR of tensors", "OneCycleLR", "SequentialLR"]
 LEFT_OUT: dict[str, Any] = {"load_optimizer_states": False}
 
 

@@ -44,10 +44,18 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def _of_tensors(base: Any) -> Any:
+    """Rates in tensors, as optimizers want them that are captured in graphs."""
+    for group in base.param_groups:
+        group["lr"] = torch.tensor(group["lr"])
+    return torch.optim.lr_scheduler.LambdaLR(base, lambda step: 1 / (1 + step))
+
+
 #: Schedulers that a configuration cannot name, and those that ``engines`` has no use for.
 SCHEDULERS: dict[str, Callable[[Any], Any]] = {
     "LambdaLR": lambda base: torch.optim.lr_scheduler.LambdaLR(base, lambda step: 1 / (1 + step)),
     "OneCycleLR": lambda base: torch.optim.lr_scheduler.OneCycleLR(base, max_lr=0.01, total_steps=40),
+    "LambdaLR of tensors": _of_tensors,
     "SequentialLR": lambda base: torch.optim.lr_scheduler.SequentialLR(
         base,
         [torch.optim.lr_scheduler.LinearLR(base, total_iters=2), torch.optim.lr_scheduler.ExponentialLR(base, 0.9)],
