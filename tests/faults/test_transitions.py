@@ -94,7 +94,14 @@ def test_another_precision(pools: Pools, tmp_path: Path, stage: int, was: str, n
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_a_precision_with_the_same_masters(pools: Pools, tmp_path: Path, stage: int) -> None:
-    restored(moved(pools, tmp_path, {"stage": stage, "precision": "fp32"}, {"stage": stage, "precision": "fp16"}))
+    results = moved(pools, tmp_path, {"stage": stage, "precision": "fp32"}, {"stage": stage, "precision": "fp16"})
+    for one in values(results):
+        assert one["error"] is None, one["error"]
+        assert set(one["report"].values()) == {"restored"}
+        assert one["moved"] == []
+    said = warnings_of(results)
+    assert len(said) == 1, "the static scale of the fp32 run replaces the dynamic one (A11)"
+    assert "loss scaler dynamic: True was configured, False is in force" in said[0]
 
 
 def test_at_stage_0_every_rank_reads_the_same_file(pools: Pools, tmp_path: Path) -> None:

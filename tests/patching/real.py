@@ -29,7 +29,9 @@ def _sites() -> dict[str, Any]:
     found = {}
     for row in dspatch.status():
         module, _, qualname = row.site.partition(":")
-        owner: Any = sys.modules[module]
+        owner: Any = sys.modules.get(module)
+        if owner is None:  # a module that this release does not have
+            continue
         *parents, name = qualname.split(".")
         for parent in parents:
             owner = getattr(owner, parent)
