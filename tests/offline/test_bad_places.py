@@ -40,6 +40,34 @@ def _run(*arguments: str, program: tuple[str, ...] = ("-m", "dspatch"), **more: 
                           env={**os.environ, **more}, check=False)  # fmt: skip
 
 
+#: Starts a program without the capabilities that let root read everything (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH).
+_AS_ANYBODY = """
+import ctypes, os, sys
+for capability in (1, 2):
+    assert os.geteuid() or ctypes.CDLL(None).prctl(24, capability, 0, 0, 0) == 0  # PR_CAPBSET_DROP
+os.execv(sys.executable, [sys.executable, "-m", "dspatch", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("command", ["inspect", "diff"])
+def test_a_folder_without_permission(command: str, tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    path = str(tmp_path / "closed")
+    done = _run(command, *([path] if command == "inspect" else [path, path]), program=("-c", _AS_ANYBODY))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "Permission denied" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_file_without_permission(saved: Saved, tmp_path: Path) -> None:
+    shutil.copytree(saved("newest", "z2-bf16"), tmp_path / "run")
+    closed = next((tmp_path / "run").glob("*/*_optim_states.pt"))
+    assert _run("inspect", str(tmp_path / "run"), "--all", program=("-c", _AS_ANYBODY)).returncode == 0, "the twin"
+    closed.chmod(0)
+    done = _run("inspect", str(tmp_path / "run"), "--all", program=("-c", _AS_ANYBODY))
+    assert done.returncode in (1, 3) and "Traceback" not in done.stderr
+    assert closed.name in done.stdout and "Permission denied" in done.stdout, done.stdout
+
+
 @pytest.mark.parametrize("command", ["inspect", "diff"])
 def test_places_that_are_no_folders(command: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
