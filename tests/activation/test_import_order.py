@@ -166,8 +166,10 @@ if "after" in sys.argv:
     plain = dict(vars(engine))
     import dspatch
 rows = dspatch.status()
-assert rows
-print(*sorted({(row.state, row.tier) for row in rows}))
+# A module that this release no longer has is never imported, and its row stays armed.
+waiting = {row.site.split(":")[0] for row in rows if row.state == "armed"}
+assert rows and not waiting & set(sys.modules), waiting
+print(*sorted({(row.state, row.tier) for row in rows if row.state != "armed"}))
 assert vars(engine)["load_checkpoint"]._self_patch_id
 dspatch.deactivate()
 assert not any(hasattr(value, "_self_patch_id") for value in vars(engine).values())
@@ -185,4 +187,4 @@ def test_a_real_release(order: str, checkout: Environment) -> None:
     assert done.code == 0, done.err
     tiers = done.out.splitlines()[-1]
     assert "('applied', 'tested')" in tiers
-    assert "failed" not in tiers and "incompatible" not in tiers and "armed" not in tiers
+    assert "failed" not in tiers and "incompatible" not in tiers
