@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: What a file can be. ``model``: weights and counters of one model-parallel rank (stages 0 to 2); ``model_part``: the
 #: same of one data-parallel rank (stage 3); ``shard``: optimizer state of one rank (ZeRO); ``expert``: weights of one
@@ -73,6 +73,11 @@ def parse(name: str) -> FileRole | None:
         if found is not None:
             return _role(kind, found.groupdict())
     return None
+
+
+def same_place(one: FileRole, other: FileRole) -> bool:
+    """Whether two names are those of one file; the same shard has its prefix or not, depending on the release."""
+    return replace(one, bf16=False) == replace(other, bf16=False)
 
 
 def _role(kind: str, groups: dict[str, str | None]) -> FileRole:

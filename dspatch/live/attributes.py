@@ -107,6 +107,13 @@ def partition_fragments(
     return tuple(found)
 
 
+def data_rank(engine: Any) -> tuple[int, int]:
+    """This rank's number among those that share the optimizer's state, and their count; each one reads files of its own."""
+    group = getattr(engine.optimizer, "dp_process_group", None)
+    # At stage 3 an engine without optimizer has no group of its own, and every rank reads a file of its own all the same.
+    return rank_in(group) if group is not None or int(engine.zero_optimization_stage()) == 3 else (0, 1)
+
+
 def covered(fragments: Iterable[Fragment]) -> int:
     """Elements up to the end of the last fragment: what is left without padding at the tail."""
     return max((one.start + one.numel for one in fragments), default=0)

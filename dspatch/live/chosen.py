@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from dspatch.live.attributes import base_optimizer
+from dspatch.live.scaler import CONFIGURED, scale_holder
 
-#: Of a loss scaler what no step changes.
-_OF_SCALER = (
-    "dynamic", "scale_factor", "scale_window", "min_scale", "delayed_shift", "consecutive_hysteresis",
-    "raise_error_at_min_scale",
-)  # fmt: skip
+#: Of the loss scale of stage 0 what no step changes.
 _OF_STAGE_0 = ("dynamic_loss_scale", "scale_factor", "scale_window", "min_loss_scale")
 
 #: Of a param group what a schedule moves, and what is no hyperparameter.
@@ -23,8 +20,8 @@ def fixed(engine: Any) -> dict[str, Any]:
     optimizer = engine.optimizer
     found = {"gradient clipping": getattr(optimizer, "clip_grad", None)}
     scaler = getattr(optimizer, "loss_scaler", None)
-    holder = getattr(optimizer, "loss_scale_config", optimizer)
-    for owner, names in ((scaler, _OF_SCALER), (holder, _OF_STAGE_0)):
+    holder = scale_holder(optimizer)
+    for owner, names in ((scaler, CONFIGURED), (holder, _OF_STAGE_0)):
         found |= {f"loss scaler {name}": getattr(owner, name) for name in names if hasattr(owner, name)}
     dynamic = getattr(scaler, "dynamic", getattr(holder, "dynamic_loss_scale", None))
     if dynamic is False:

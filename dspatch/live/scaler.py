@@ -6,10 +6,12 @@ from typing import Any
 
 from dspatch.live.reading import LiveValue, Path, Reading
 
-#: Attributes of ``DynamicLossScaler`` and ``LossScaler`` that make the next steps what they are.
-_OF_SCALER = (
-    "cur_scale", "cur_iter", "last_overflow_iter", "scale_factor", "scale_window", "min_scale", "delayed_shift",
-    "cur_hysteresis", "consecutive_hysteresis", "raise_error_at_min_scale", "dynamic",
+#: Attributes of ``DynamicLossScaler`` and ``LossScaler`` that make the next steps what they are: those that steps change,
+#: and those that were configured.
+_MOVING = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+CONFIGURED = (
+    "dynamic", "scale_factor", "scale_window", "min_scale", "delayed_shift", "consecutive_hysteresis",
+    "raise_error_at_min_scale",
 )  # fmt: skip
 
 #: Keys of ``FP16_Optimizer.state_dict``; the attributes have the same names.
@@ -23,7 +25,7 @@ def add_scaler_object(reading: Reading, wrapper: Any, role: str, root: Path) -> 
     scaler = getattr(wrapper, "loss_scaler", None)
     if scaler is None:
         return
-    numbers = {name: getattr(scaler, name) for name in _OF_SCALER if hasattr(scaler, name)}
+    numbers = {name: getattr(scaler, name) for name in (*_MOVING, *CONFIGURED) if hasattr(scaler, name)}
     # A static scale comes from the configuration, and BF16_Optimizer, whose shards ZeRO-1 reads too, writes none.
     static = not getattr(scaler, "dynamic", True)
     reading.values.append(
@@ -35,12 +37,17 @@ def add_scaler_object(reading: Reading, wrapper: Any, role: str, root: Path) -> 
         reading.values.append(LiveValue("loss_scaler", "kind of loss scale", role, path, bool(dynamic), optional=True))
 
 
+def scale_holder(wrapper: Any) -> Any:
+    """What has the loss scale of stage 0 as attributes."""
+    return getattr(wrapper, "loss_scale_config", wrapper)
+
+
 def add_scaler_attributes(reading: Reading, wrapper: Any, role: str, root: Path) -> None:
     """The loss scale of stage 0: in ``loss_scale_config`` in newer releases, in the optimizer itself before.
 
     A bf16 optimizer writes none of the keys, so each of them is optional.
     """
-    holder = getattr(wrapper, "loss_scale_config", wrapper)
+    holder = scale_holder(wrapper)
     if not getattr(holder, "use_grad_scaling", getattr(wrapper, "use_grad_scaling", True)):
         return
     for name in _OF_OPTIMIZER:

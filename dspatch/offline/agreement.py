@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dspatch.checkpoint import layout as names
@@ -50,8 +49,7 @@ def is_misnamed(record: FileRecord) -> bool:
     was, now = names.parse(record.saved_as), names.parse(record.name)
     if was is None or now is None or (record.fits is not None and record.fits == [record.dp_rank]):
         return False
-    # Not the prefix: the same shard has it or not, depending on the release.
-    return replace(was, bf16=False) != replace(now, bf16=False)
+    return not names.same_place(was, now)
 
 
 def _renamed(tag: str, records: Sequence[FileRecord]) -> Iterator[Finding]:

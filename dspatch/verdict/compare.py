@@ -6,7 +6,7 @@ when they differ their outcome is ``left out``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dspatch.checkpoint.unpickle import Tree
@@ -53,6 +53,12 @@ class Comparison:
     largest: dict[str, float] = field(default_factory=dict)
 
 
+def unchecked(asked: frozenset[str], reason: str, more: Iterable[str] = ()) -> Comparison:
+    """The answer of a rank that compares nothing: everything asked for that every engine has, and ``more``."""
+    listed = sorted({*asked.difference(DATA_PARTS), *more})
+    return Comparison({one: Outcome(NOT_CHECKED, reason) for one in listed}, [], 0)
+
+
 def compare(
     reading: Reading,
     files: Mapping[str, Tree],
@@ -80,8 +86,7 @@ def compare(
     if level not in LEVELS:
         raise ValueError(f"level is one of {', '.join(LEVELS)}, not {level!r}")
     if level == "off":
-        listed = sorted({*asked.difference(DATA_PARTS), *reading.not_checked})
-        return Comparison({one: Outcome(NOT_CHECKED, "verification is off") for one in listed}, [], 0)
+        return unchecked(asked, "verification is off", reading.not_checked)
     notes = Collector(files, asked, reading.rank)
     matcher = Matcher(files, notes, strict, reading.swap_rank)
     for tensor in reading.tensors:

@@ -8,6 +8,7 @@ from dspatch.checkpoint.tensors import TensorRef
 from dspatch.live.reading import LivePair, Reading
 from dspatch.verdict import pairs
 from dspatch.verdict.collector import Collector
+from dspatch.verdict.layout import REGISTER
 from dspatch.verdict.matching import SAME_AS_FILE, Matcher
 from dspatch.verdict.outcome import MISMATCH, RESTORED
 from dspatch.verdict.settling import conclude
@@ -16,7 +17,6 @@ from dspatch.verdict.tensors import Check, compare_directly, dtype_of, wrong_siz
 _CAST = "weights that are the cast of their masters"
 _UNDONE = "masters that the weights were not made from: the first step would undo the load"
 _OF_ANOTHER = "masters of which some are those of another parameter of the same size: they were saved in another order"
-_REGISTER = "register the layers, and list them in the param groups, in the order of the run that saved"
 _SAVED_SO = "the files themselves hold masters that their weights were not made from; the first step changes both"
 
 
@@ -80,7 +80,7 @@ def _stale_masters(stale: Sequence[tuple[LivePair, Sequence[str]]], notes: Colle
     elif pairs.exchanged(stale):
         # Right bytes in the wrong place; moments lie where their masters do, and nothing else can tell of them.
         for component in ("masters", "moments"):
-            notes.note(component, MISMATCH, "exchanged", names, _CAST, _OF_ANOTHER, do=_REGISTER)
+            notes.note(component, MISMATCH, "exchanged", names, _CAST, _OF_ANOTHER, do=REGISTER)
     else:
         notes.note("masters", RESTORED, "stale", names, _CAST, _SAVED_SO)
 

@@ -39,11 +39,11 @@ def does_not_fit(
         return refusal
     if (refusal := _feature_was_off(engine, found)) is not None:
         return refusal
-    if not sharded and asks_shard and engine.optimizer is not None:
+    if not sharded and asks_shard:
         return (
             unsharded_state(engine, found, model)
             or _other_optimizer(engine, model)
-            or wrong_numbers(engine, model, found.files["model"])
+            or wrong_numbers(engine, found.files["model"])
         )
     tree = found.files.get("shard")
     if tree is None:
@@ -56,7 +56,7 @@ def does_not_fit(
     shard = facts_of(tree)
     if (refusal := _foreign_shard(shard, model, dp_rank)) is not None or not asks_shard:
         return refusal
-    return _other_optimizer(engine, shard) or wrong_places(engine, model, tree)
+    return _other_optimizer(engine, shard) or wrong_places(engine, found.files["model"], tree)
 
 
 def _renamed(tree: Tree, model: FileFacts, dp_rank: int) -> Refusal | None:
@@ -65,7 +65,7 @@ def _renamed(tree: Tree, model: FileFacts, dp_rank: int) -> Refusal | None:
     A converter may write under names of its own: a shard whose content is this rank's is believed.
     """
     was, now = saved_as(tree), layout.parse(os.path.basename(tree.path))
-    if was is None or now is None or (was.kind, was.dp_rank, was.mp_rank) == (now.kind, now.dp_rank, now.mp_rank):
+    if was is None or now is None or layout.same_place(was, now):
         return None
     if now.kind == "shard" and rank_of(facts_of(tree), model) == [dp_rank]:
         return None

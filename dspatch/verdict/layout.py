@@ -13,6 +13,9 @@ from typing import Any
 from dspatch.live.attributes import plain_name
 from dspatch.live.reading import GroupLayout
 
+#: What to do about parameters in another order.
+REGISTER = "register the layers, and list them in the param groups, in the order of the run that saved"
+
 
 def filed_layout(value: Any) -> tuple[GroupLayout, ...] | None:
     """``param_shapes`` of a model file: one ordered dict for each group; None when the file has no such list."""

@@ -9,12 +9,11 @@ from typing import Any
 from dspatch import live
 from dspatch.settings import Settings
 from dspatch.verdict import checks, progress
-from dspatch.verdict.compare import Comparison, compare
+from dspatch.verdict.compare import compare, unchecked
 from dspatch.verdict.found import Preflight
 from dspatch.verdict.outcome import NOT_CHECKED, Finding, Outcome
 from dspatch.verdict.ranks import Message, Ranks, fitting
 from dspatch.verdict.report import LoadReport, from_merged, merge_messages
-from dspatch.verdict.request import DATA_PARTS
 
 
 def measure(
@@ -45,8 +44,7 @@ def measure(
     started = time.monotonic()
     asked = found.request.asked
     if found.not_checked:
-        listed = sorted(asked.difference(DATA_PARTS))
-        comparison = Comparison({name: Outcome(NOT_CHECKED, found.not_checked) for name in listed}, [], 0)
+        comparison = unchecked(asked, found.not_checked)
     else:
         with progress.told(ranks.rank):
             comparison = compare(

@@ -11,7 +11,7 @@ from dspatch.checkpoint.damage import Damaged
 from dspatch.checkpoint.shard import facts_of
 from dspatch.checkpoint.unpickle import read_tree
 from dspatch.errors import explain, shorten
-from dspatch.live.attributes import base_optimizer, class_names, flag, rank_in
+from dspatch.live.attributes import class_names, data_rank, flag, rank_in
 from dspatch.verdict.fitting import does_not_fit
 from dspatch.verdict.found import REFUSED, Preflight, Refusal, tags_there
 from dspatch.verdict.transitions import other_precision, stage_changed, world_changed
@@ -21,20 +21,18 @@ def read_files(engine: Any, found: Preflight) -> Refusal | None:
     """Read the index of this rank's files into ``found.files``; a refusal when one is absent, damaged or does not fit."""
     request, stage = found.request, int(engine.zero_optimization_stage())
     folder = Path(request.folder, request.tag or "")
-    dp_group = getattr(engine.optimizer, "dp_process_group", None)
-    # At stage 3 an engine without optimizer has no group of its own, and every rank reads a file of its own all the same.
-    dp_rank, dp_size = rank_in(dp_group) if dp_group is not None or stage == 3 else (0, 1)
+    dp_rank, dp_size = data_rank(engine)
     mp_rank = _mp_rank(engine)
     if stage == 3 and (refusal := _blocks(engine)) is not None:
         return refusal
-    if "DeepSpeedZeRoOffload" in class_names(engine.optimizer) and request.optimizer_states and not request.module_only:
+    if "DeepSpeedZeRoOffload" in class_names(engine.optimizer) and request.asks_optimizer:
         return _no_optimizer(folder)
     model = folder / layout.model_file(stage, mp_rank, dp_rank)
     wanted = {"model": model}
     if not model.is_file():
         return _absent_file(folder, model, stage, dp_size, None)
     sharded = stage > 0 or "BF16_Optimizer" in class_names(engine.optimizer)
-    asks_shard = request.optimizer_states and not request.module_only and base_optimizer(engine) is not None
+    asks_shard = request.asks_optimizer and engine.optimizer is not None
     # At stage 3 the weights, too, come from the masters of the shard.
     if sharded and (asks_shard or stage == 3):
         wanted["shard"] = folder / layout.shard_file(dp_rank, mp_rank, flag(engine, "bfloat16_enabled"))

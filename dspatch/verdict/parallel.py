@@ -14,7 +14,7 @@ from dspatch.checkpoint import layout, ways
 from dspatch.checkpoint.damage import Damaged
 from dspatch.checkpoint.unpickle import Tree, read_tree
 from dspatch.errors import explain
-from dspatch.live.attributes import class_names, flag, rank_in
+from dspatch.live.attributes import class_names, data_rank, flag
 from dspatch.verdict.found import REFUSED, Preflight, Refusal
 from dspatch.verdict.request import Request
 
@@ -26,19 +26,14 @@ def other_split(engine: Any, found: Preflight) -> Refusal | None:
     if "PipelineEngine" in class_names(engine):
         model = _tree(folder / layout.model_file(min(stage, 2)))
         return _other_depth(engine, found.request, model) if model is not None else None
-    group = getattr(engine.optimizer, "dp_process_group", None)
-    dp_rank = rank_in(group)[0] if group is not None else 0
+    dp_rank, _ = data_rank(engine)
     model = _tree(folder / layout.model_file(stage, dp_rank=dp_rank))
     if model is not None and (refusal := _oldest_experts(engine, model)) is not None:
         return refusal
-    if not _asks_optimizer(found.request):
+    if not found.request.asks_optimizer:
         return None
     shard = _tree(folder / layout.shard_file(dp_rank, bf16=flag(engine, "bfloat16_enabled")))
     return _other_experts(engine, shard) if shard is not None else None
-
-
-def _asks_optimizer(request: Request) -> bool:
-    return request.optimizer_states and not request.module_only
 
 
 def _tree(path: Path) -> Tree | None:
@@ -51,7 +46,7 @@ def _tree(path: Path) -> Tree | None:
 
 def _other_depth(engine: Any, request: Request, model: Tree) -> Refusal | None:
     saved, now = model.get(("mp_world_size",)), int(engine.mp_world_size)
-    if not isinstance(saved, int) or saved == now or not _asks_optimizer(request):
+    if not isinstance(saved, int) or saved == now or not request.asks_optimizer:
         return None
     return Refusal(
         REFUSED,

@@ -13,14 +13,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from dspatch.checkpoint import ways
-from dspatch.checkpoint.shard import FileFacts
+from dspatch.checkpoint.shard import FileFacts, facts_of
 from dspatch.checkpoint.unpickle import Tree
 from dspatch.errors import explain, shorten
-from dspatch.live.attributes import class_names, layout_of, plain_name
+from dspatch.live.attributes import class_names, layout_of
 from dspatch.live.positions import numbered_groups, registered_names
 from dspatch.live.reading import GroupLayout
 from dspatch.verdict.found import REFUSED, Refusal
-from dspatch.verdict.layout import inferred_layout, misplaced
+from dspatch.verdict.layout import REGISTER, filed_layout, inferred_layout, misplaced
 
 #: Optimizers that restore flat groups by position, and whose engines list the parameters in them.
 FLAT = frozenset(("DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3", "BF16_Optimizer"))
@@ -29,32 +29,29 @@ FLAT = frozenset(("DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3", "BF
 SPOILS = frozenset(("masters", "moments"))
 
 
-def wrong_places(engine: Any, model: FileFacts, shard: Tree) -> Refusal | None:
+def wrong_places(engine: Any, model: Tree, shard: Tree) -> Refusal | None:
     """A refusal when the flat groups of the file hold other parameters, or the same in other places."""
-    return _other_parameters(engine, model) or _other_padding(engine, shard)
+    flat = not FLAT.isdisjoint(class_names(engine.optimizer))
+    refusal = _other_parameters(engine, model, layout_of(engine), filed_layout(model.get(("param_shapes",)))) if flat else None
+    return refusal or _other_padding(engine, shard)
 
 
-def wrong_numbers(engine: Any, model: FileFacts, tree: Tree) -> Refusal | None:
+def wrong_numbers(engine: Any, model: Tree) -> Refusal | None:
     """The same at stage 0 in fp32, where the file numbers its parameters, and the order of its weights tells which they were."""
-    if model.optimizer is None or model.optimizer.style != "torch":
+    optimizer = facts_of(model).optimizer
+    if optimizer is None or optimizer.style != "torch":
         return None
     live = numbered_groups(engine)
-    filed = inferred_layout(live, registered_names(engine), tree.get(("module",)))
-    moved = misplaced(live, filed) if filed is not None else []
-    return Refusal(REFUSED, _explained(engine, model, live, filed or (), moved), SPOILS) if moved else None
+    return _other_parameters(engine, model, live, inferred_layout(live, registered_names(engine), model.get(("module",))))
 
 
-def _other_parameters(engine: Any, model: FileFacts) -> Refusal | None:
-    if FLAT.isdisjoint(class_names(engine.optimizer)) or not model.param_shapes:
+def _other_parameters(
+    engine: Any, model: Tree, live: tuple[GroupLayout, ...] | None, filed: tuple[GroupLayout, ...] | None
+) -> Refusal | None:
+    if live is None or not filed:
         return None
-    live = layout_of(engine)
-    if live is None:
-        return None
-    filed = tuple(tuple((plain_name(name), tuple(shape)) for name, shape in group) for group in model.param_shapes)
     moved = misplaced(live, filed)
-    if not moved:
-        return None
-    return Refusal(REFUSED, _explained(engine, model, live, filed, moved), SPOILS)
+    return Refusal(REFUSED, _explained(engine, facts_of(model), live, filed, moved), SPOILS) if moved else None
 
 
 def _other_padding(engine: Any, shard: Tree) -> Refusal | None:
@@ -120,7 +117,7 @@ def _cure(engine: Any, model: FileFacts, alike: bool, groups: int) -> str:
     if alike and groups:
         return "make the param groups of the run that saved, and at stage 3 use its sub_group_size"
     if alike:
-        return "register the layers, and list them in the param groups, in the order of the run that saved"
+        return REGISTER
     return "train the parameters of the run that saved, and change them after the load"
 
 

@@ -66,6 +66,11 @@ class Request:
         )
 
     @property
+    def asks_optimizer(self) -> bool:
+        """Whether this call wants optimizer state restored."""
+        return self.optimizer_states and not self.module_only
+
+    @property
     def asked(self) -> frozenset[str]:
         """The components that this call wants restored, as far as the engine has them."""
         if self.module_only:
