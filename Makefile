@@ -10,7 +10,7 @@ PY := $(CURDIR)/$(VENV)/bin/python
 READY := $(VENV)/.ready
 REQUIREMENTS := tests/requirements.txt
 # The rooms whose tests show a fault of the catalogue.
-FAULTS := tests/faults tests/live/test_faults.py tests/offline/test_damage.py tests/offline/test_judge.py
+FAULTS := tests/faults tests/live tests/offline/test_damage.py tests/offline/test_judge.py
 
 # Ranks share the cores; more threads in each only slow the others down.
 export OMP_NUM_THREADS := 1

@@ -47,7 +47,11 @@ def test_with_an_integer_tag_the_recreated_tree_is_healthy(pools: Pools, tmp_pat
     assert_restored(resume(pools, recreated(), tmp_path, 2000, None), 2000)
 
 
-@pytest.mark.parametrize(("variant", "tags"), [("resolver", "error"), ("unresolvable", "resolve")])
+@pytest.mark.parametrize(
+    ("variant", "tags"),
+    # Each variant is a tree of its own, for which DeepSpeed compiles for a minute.
+    [("resolver", "error"), pytest.param("unresolvable", "resolve", marks=pytest.mark.whole)],
+)
 def test_string_tag_swallowed_raises_the_same_error_on_every_rank(
     pools: Pools, tmp_path: Path, variant: str, tags: str
 ) -> None:
@@ -73,7 +77,7 @@ def test_string_tag_swallowed_is_caught_by_the_verdict_with_its_patches_off(pool
 
 @pytest.mark.parametrize("role", ["oldest", "newest"])
 @pytest.mark.parametrize("tag", [TAG, 2000])
-@pytest.mark.parametrize("tags", ["resolve", "error"])
+@pytest.mark.parametrize("tags", ["resolve", pytest.param("error", marks=pytest.mark.whole)])
 def test_untouched_releases_are_right_and_silent(
     pools: Pools, tmp_path: Path, role: str, tag: str | int, tags: str
 ) -> None:

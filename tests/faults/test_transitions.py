@@ -18,7 +18,7 @@ from tests.support.trees import tree
 
 SCENARIOS = "tests.faults.scenarios.loading:"
 WEIGHTS_ONLY = {"load_optimizer_states": False, "load_lr_scheduler_states": False}
-ROLES = ["oldest", "newest"]
+ROLES = [pytest.param("oldest", marks=pytest.mark.whole), "newest"]
 
 
 def moved(

@@ -68,7 +68,7 @@ def test_one_bit_of_a_moment_is_wrong(pools: Pools, tmp_path: Path, kind: str) -
         assert finding["file"]
 
 
-@pytest.mark.parametrize("level", ["full", "bytes"])
+@pytest.mark.parametrize("level", ["full", pytest.param("bytes", marks=pytest.mark.whole)])
 @pytest.mark.parametrize("kind", ONE_OF_EACH)
 def test_all_moments_are_zero(pools: Pools, tmp_path: Path, kind: str, level: str) -> None:
     results = run(pools, tmp_path, kind, "zero_moments", level=level)
@@ -152,7 +152,7 @@ def test_the_shard_is_of_the_other_rank(pools: Pools, tmp_path: Path, kind: str)
         assert result["moments"] == "mismatch"
 
 
-@pytest.mark.parametrize("role", ["newest", "oldest"])
+@pytest.mark.parametrize("role", ["newest", pytest.param("oldest", marks=pytest.mark.whole)])
 @pytest.mark.parametrize("kind", ["zero1-bf16", "zero3-bf16", "stage0-fp16", "stage0-bf16", "stage0-fp32"])
 def test_parameters_are_registered_in_another_order(pools: Pools, tmp_path: Path, kind: str, role: str) -> None:
     """DeepSpeed itself loads this without a word: masters and moments go by position, weights by name."""
