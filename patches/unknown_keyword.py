@@ -1,8 +1,10 @@
 """An optimizer whose loader lags behind its caller is not refused for a keyword that it has no use for.
 
-Symptom: a run with MiCS cannot resume: ``load_checkpoint`` raises TypeError on ``param_shapes``.
-Cause: ``DeepSpeedEngine._load_zero_checkpoint`` passes a keyword that ``MiCS_Optimizer.load_state_dict`` never took; it
-matters for universal checkpoints alone.
+Symptom: a run with MiCS cannot resume: ``load_checkpoint`` raises TypeError on ``param_shapes``; one in bf16 with
+``BF16_Optimizer`` on ``load_serial``.
+Cause: ``DeepSpeedEngine._load_zero_checkpoint`` passes keywords that ``MiCS_Optimizer.load_state_dict`` and
+``BF16_Optimizer.load_state_dict`` do not take; the first matters for universal checkpoints alone, the second for
+``pipeline_loading_checkpoint`` alone (commit 7ed952eff).
 Change: keywords that the loader does not take are dropped; INFO once.
 Limits: universal loads keep theirs, and fail as before.
 """

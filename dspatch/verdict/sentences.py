@@ -61,7 +61,8 @@ _KNOWN = (
     _Known("AttributeError", "_restore_from_bit16_weights", _always,
            "a ZeRO-3 engine without an optimizer has no masters to make: the patch no-masters lets it load its weights"),
     _Known("TypeError", "unexpected keyword argument 'load_serial'", _always,
-           f"this DeepSpeed's optimizer does not take what its engine passes to it, so that no load can succeed; {_NEWER}"),
+           f"this DeepSpeed's optimizer does not take what its engine passes to it, so that no load can succeed: the patch "
+           f"unknown-keyword-bf16 lets it load; {_NEWER}"),
     _Known("TypeError", "unexpected keyword argument 'param_shapes'", _always,
            "this DeepSpeed's MiCS optimizer does not take what its engine passes to it: the patch unknown-keyword lets it load"),
     _Known("ValueError", "parameter group", _always,

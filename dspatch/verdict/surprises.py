@@ -94,7 +94,7 @@ def _loaded_anyhow(flags: str) -> str:
     return explain(
         f"the optimizer state was loaded although it was not asked for ({flags})",
         expected="the optimizer state that the engine had",
-        found="that of the checkpoint: this DeepSpeed does not look at the flags of universal loads",
+        found="that of the checkpoint: this DeepSpeed does not look at the flags of such a load",
         do="clear engine.optimizer.optimizer.state on every rank before the first step, if you want none",
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dspatch.patching.matrix import load
-from tests.faults.cases import CASES, Case
+from tests.faults.cases import CASES, WEIGHTS, Case
 from tests.support import trees
 from tests.support.fault_table import has
 from tests.support.pool import Pools, RankPool
@@ -58,6 +58,8 @@ class Probe:
 PROBES: dict[str, Probe] = {
     "A4": Probe(Case({"stage": 0})),
     "A5": Probe(Case({"stage": 1, "config": BF16_OPTIMIZER}), absent="*optim_states.pt"),
+    "A7": Probe(Case({"stage": 2}, arguments=WEIGHTS)),
+    "A12": Probe(Case({"stage": 0}), raises="TypeError"),
     "A13": Probe(kind="mics", trained=False, raises="TypeError"),
     "A15": Probe(kind="pipeline", made={"stages": 2, "stage": 0, "precision": "bf16"}, trained=False, raises="KeyError"),
     "A16": Probe(kind="experts", made={"ep_size": 2, "stage": 0, "precision": "fp32"}, raises="KeyError"),

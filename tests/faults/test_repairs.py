@@ -127,3 +127,23 @@ def test_module_only_is_loud_without_the_repair(pools: Pools, tmp_path: Path) ->
     for one in weights_of(pools, tmp_path, settings={"disable": "module-only"}):
         assert one["error"][0] == "LoadIncomplete"
         assert "weights mismatch" in one["error"][1]
+
+
+# --- a keyword that the bf16 optimizer does not take (A12) ------------------------------------------------------------
+
+
+def test_bf16_loads_without_the_keyword(pools: Pools, tmp_path: Path) -> None:
+    pool, asked = pools.get("first", 2), {"folder": str(tmp_path), "engine": {"stage": 0}}
+    values(pool.run("tests.faults.scenarios.loading:save", timeout=60, tags=["a"], **asked))
+    load = "tests.faults.scenarios.loading:load"
+    for settings in (None, {"disable": "unknown-keyword-bf16"}):
+        for one in values(pool.run(load, timeout=60, settings=settings, **asked)):
+            assert one["error"][0] == "TypeError"
+            assert "load_serial" in one["error"][1]
+            assert settings is None or any("unknown-keyword-bf16" in note for note in one["notes"]) or not one["notes"]
+    for mode in ("strict", "warn", "observe"):
+        results = pool.run(load, timeout=60, settings={"mode": mode}, probe=True, **asked)
+        for one in values(results):
+            assert (one["error"], one["moved"]) == (None, [])
+            assert set(one["report"].values()) == {"restored"}
+        assert warnings_of(results) == []

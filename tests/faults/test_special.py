@@ -1,4 +1,5 @@
-"""Loads that few people make: without an optimizer (A14), universal in part (A9), one rank after the other (G9)."""
+"""Loads that few people make: without an optimizer (A14), universal in part (A9), one rank after the other (G9);
+and gathers that end late (G18)."""
 
 from __future__ import annotations
 
@@ -76,6 +77,18 @@ def test_a_universal_load_that_brings_the_optimizer_along(
         assert len(said) == (told and bool(arguments))
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_module_only_load_that_brings_the_optimizer_along(pools: Pools, tmp_path: Path, stage: int) -> None:
+    for role, told in (("first", True), ("newest", False)):
+        pool, asked = pools.get(role, 2), {"folder": str(tmp_path / role), "engine": {"stage": stage}}
+        values(pool.run(LOADING + "save", timeout=60, tags=["a"], **asked))
+        results = pool.run(LOADING + "load", timeout=60, arguments={"load_module_only": True}, settings={}, **asked)
+        for one in values(results):
+            assert one["error"] is None, one["error"]
+            assert any(name.startswith("moments/") for name in one["changed"]) == told
+        assert len([text for text in warnings_of(results) if "although it was not asked for" in text]) == told
+
+
 def _convert(folder: Path, role: str, stage: int) -> None:
     command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", str(folder),
                "--output_folder", f"{folder}_universal", *(["--inject_missing_state"] if stage < 3 else [])]  # fmt: skip
@@ -108,3 +121,37 @@ def test_loading_in_turn_on_two_nodes_is_refused(pools: Pools, tmp_path: Path, r
         assert (one["error"], one["moved"]) == (None, [])
         assert set(one["report"].values()) == {"restored"}
     assert warnings_of(healthy) == []
+
+
+# --- weights that are gathered late (G18) -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["oldest", pytest.param("stage0_loses_moments", marks=pytest.mark.whole)])
+def test_weights_that_are_gathered_late(pools: Pools, tmp_path: Path, role: str) -> None:
+    for one in values(load_late(pools, tmp_path, role, settings=None)):
+        assert (one["error"], one["path"], one["same"]) == (None, True, False), "upstream reports success"
+    found = values(load_late(pools, tmp_path, role, settings={}))
+    assert {one["error"] for one in found} == {found[0]["error"]}
+    kind, text = found[0]["error"]
+    assert kind == "LoadIncomplete"
+    assert "weights mismatch" in text
+    for mode in ("warn", "observe"):
+        results = load_late(pools, tmp_path, role, settings={"mode": mode})
+        assert [(one["error"], one["report"]["weights"]) for one in values(results)] == [(None, "mismatch")] * 2
+        lost = [line for line in warnings_of(results) if "weights mismatch" in line]
+        assert len(lost) == (mode == "warn")
+
+
+@pytest.mark.parametrize(("role", "late"), [("newest", True), ("oldest", False)])
+def test_gathers_that_are_waited_for_lose_nothing(pools: Pools, tmp_path: Path, role: str, late: bool) -> None:
+    results = load_late(pools, tmp_path, role, settings={}, late=late)
+    for one in values(results):
+        assert (one["error"], one["path"], one["same"]) == (None, True, True)
+    assert len(warnings_of(results)) == 1, "optimizer states were left out"
+
+
+def load_late(pools: Pools, folder: Path, role: str, late: bool = True, **kwargs: Any) -> list[RankResult]:
+    return pools.get(role, 2).run(
+        "tests.faults.scenarios.special:load", timeout=60, folder=str(folder), kind="late" if late else "trained",
+        arguments=WEIGHTS, **kwargs,
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Loads without optimizer states at stage 0: the masters of the fresh model stay, and the first step undoes the load (A6)."""
+"""Loads without optimizer states that leave the masters of the fresh model, so that the first step undoes the load (A6, A7)."""
 
 from __future__ import annotations
 
@@ -50,6 +50,23 @@ def test_stale_masters_are_an_error_with_the_repair_off(
     for one in values(load(pools, tmp_path, role, engine, {"disable": "fresh-masters"})):
         assert one["error"][0] == "LoadIncomplete"
         assert "the first step would undo the load" in one["error"][1]
+
+
+@pytest.mark.parametrize("engine", [{"stage": 2}, {"stage": 3}, {"stage": 1, "precision": "fp16"}], ids=str)
+def test_stale_masters_at_other_stages(pools: Pools, tmp_path: Path, engine: dict[str, Any]) -> None:
+    """A7."""
+    assert all(one["moved"] for one in values(load(pools, tmp_path, "first", engine, None))), "upstream: undone by one step"
+    for one in values(load(pools, tmp_path, "first", engine, {"disable": "fresh-masters"})):
+        assert one["error"][0] == "LoadIncomplete"
+        assert "the first step would undo the load" in one["error"][1] or engine["stage"] == 3
+    results = load(pools, tmp_path, "first", engine, {})
+    for one in values(results):
+        assert (one["error"], one["moved"]) == (None, [])
+        assert (one["report"]["weights"], one["report"]["masters"]) == ("restored", "left out")
+    assert len(warnings_of(results)) == 1
+    healthy = load(pools, tmp_path, "first", engine, {}, load_optimizer_states=True)
+    assert [(one["error"], one["moved"]) for one in values(healthy)] == [(None, [])] * 2
+    assert warnings_of(healthy) == []
 
 
 @pytest.mark.parametrize("engine", [{"stage": 2}, {"stage": 3}, {"stage": 0, "precision": "fp32"}], ids=str)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dspatch.patching.matrix import Fault, load
-from tests.support.fault_table import FAMILIES, TABLE, cells, rows_of
+from tests.support.fault_table import FAMILIES, TABLE, Results, cells, rows_of
 
 FAULTS = [one for one in load().faults if one.id[0] in FAMILIES]
 
@@ -27,3 +27,12 @@ def test_a_row_follows_the_catalogue(fault: Fault) -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.id)
 def test_no_fault_of_these_families_is_left_open(fault: Fault) -> None:
     assert fault.does not in ("not yet", "not shown")
+
+
+def test_a_part_of_the_tests_replaces_only_its_own_results() -> None:
+    first, *others = [one for one in FAULTS if one.shown]
+    part = Results({(name, ""): "failed" for name in first.shown})
+    assert part.of(first) == f"{len(first.shown)} failed"
+    for other in others:
+        if not set(other.shown) & set(first.shown):
+            assert part.of(other) == rows_of(TABLE)[other.id][-2]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support import bygone
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def rank_environment(
     }
     if not tree.reads_own_files:
         environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"
+    if bygone.is_bygone(tree.path):
+        environ[bygone.VARIABLE] = "1"
     for name, value in (extra or {}).items():
         if value is None:
             environ.pop(name, None)

@@ -47,6 +47,7 @@ class Results:
 
     def __init__(self, ended: dict[tuple[str, str], str] | None = None) -> None:
         self._ended = ended or {}
+        self._written = rows_of(TABLE) if TABLE.exists() else {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the worst of set-up, call and tear-down."""
@@ -68,7 +69,10 @@ class Results:
         TABLE.write_text(render(load(), self.of), encoding="utf-8")
 
     def of(self, fault: Fault) -> str:
-        """How the tests of one fault ended: ``4 passed``. Of tests that are named by ids, only those with its own."""
+        """How the tests of one fault ended: ``4 passed``. Of tests that are named by ids, only those with its own.
+
+        What the written table says stays where none of them was in this run.
+        """
         counted: Counter[str] = Counter()
         for name in fault.shown:
             mine = {parameter: outcome for (test, parameter), outcome in self._ended.items() if test == name}
@@ -76,6 +80,8 @@ class Results:
             counted.update((own or mine).values())
             if not mine:
                 counted["not in this run"] += 1
+        if set(counted) == {"not in this run"} and fault.id in self._written:
+            return self._written[fault.id][_HEADINGS.index("result")]
         return ", ".join(f"{counted[word]} {word}" for word in sorted(counted))
 
 
