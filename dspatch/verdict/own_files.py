@@ -30,7 +30,7 @@ def read_files(engine: Any, found: Preflight) -> Refusal | None:
     model = folder / layout.model_file(stage, mp_rank, dp_rank)
     wanted = {"model": model}
     if not model.is_file():
-        return _absent_file(folder, model, stage, dp_size, None)
+        return _numbered_by_sequence(engine, model) or _absent_file(folder, model, stage, dp_size, None)
     sharded = stage > 0 or "BF16_Optimizer" in class_names(engine.optimizer)
     asks_shard = request.asks_optimizer and engine.optimizer is not None
     # At stage 3 the weights, too, come from the masters of the shard.
@@ -103,6 +103,26 @@ def _mp_rank(engine: Any) -> int:
         return int(own)
     mpu = getattr(engine, "mpu", None)
     return 0 if mpu is None else int(mpu.get_model_parallel_rank())
+
+
+def _numbered_by_sequence(engine: Any, model: Path) -> Refusal | None:
+    """A rank that looks for the model file of a model-parallel part that there is none of.
+
+    Ulysses' ``mpu`` gives a rank's number in its sequence group as its model-parallel one, and ``_load_checkpoint`` took
+    that until commit b39e07a71.
+    """
+    if _mp_rank(engine) == 0 or int(getattr(engine, "mp_world_size", 0)) != 1:
+        return None
+    return Refusal(
+        REFUSED,
+        explain(
+            "this DeepSpeed takes sequence-parallel ranks for model-parallel ones when it looks for files",
+            expected=model.name,
+            found="a model without model-parallel parts, which has one such file",
+            where=str(model.parent),
+            do=("a newer DeepSpeed has it right", "or an mpu whose get_model_parallel_rank() is 0 on every rank"),
+        ),
+    )
 
 
 def _absent_file(folder: Path, path: Path, stage: int, dp_size: int, saved_size: int | None) -> Refusal:

@@ -35,6 +35,10 @@ def _frozen(engine: Any, error: BaseException) -> bool:
     return bool(error.args) and error.args[0] in named
 
 
+def _shares(engine: Any, error: BaseException) -> bool:
+    return int(getattr(engine, "sequence_parallel_size", 1) or 1) > 1
+
+
 def _always(engine: Any, error: BaseException) -> bool:
     return True
 
@@ -56,7 +60,10 @@ _KNOWN = (
     _Known("IndexError", "", lambda engine, error: _experts(engine, error) and _bf16(engine, error),
            "this DeepSpeed takes masters of experts from partitions of another group (BF16_Optimizer."
            f"_restore_from_bit16_weights): load with the optimizer states; {_NEWER}"),
-    _Known("IndexError", "", lambda engine, _: int(getattr(engine, "sequence_parallel_size", 1) or 1) > 1,
+    _Known("ZeRORuntimeException", "DP world size", lambda engine, error: _experts(engine, error) and _shares(engine, error),
+           "this DeepSpeed saves a mixture of experts with the number of data-parallel ranks alone, and compares it with that "
+           f"of all ranks that share sequences, too: take the weights only: {ways.WEIGHTS_ONLY}; {_NEWER} for its own files"),
+    _Known("IndexError", "", _shares,
            f"this DeepSpeed takes sequence-parallel ranks for model-parallel ones when it looks for files; {_NEWER}"),
     _Known("AttributeError", "_restore_from_bit16_weights", _always,
            "a ZeRO-3 engine without an optimizer has no masters to make: the patch no-masters lets it load its weights"),

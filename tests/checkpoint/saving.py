@@ -67,5 +67,7 @@ def experts_engine(ep_size: int, experts: int = 4, seed: int = 0, outside: bool 
         "zero_optimization": {"stage": engine.get("stage", 2)}, **engine.get("config", {}),
     }  # fmt: skip
     optimizer = torch.optim.AdamW(params, lr=1e-3)
-    made, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)
+    made, *_ = deepspeed.initialize(
+        model=model, optimizer=optimizer, config=config, dist_init_required=False, mpu=engine.get("mpu")
+    )
     return made

@@ -51,6 +51,7 @@ def build_engine(
     model: Mapping[str, Any] | nn.Module | None = None,
     zero: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
+    mpu: Any = None,
 ) -> Any:
     """An engine around a ``TinyNet``.
 
@@ -70,6 +71,7 @@ def build_engine(
         model: keyword arguments of ``TinyNet``, or a module.
         zero: more entries for ``zero_optimization``.
         config: more top-level entries.
+        mpu: of ``deepspeed.initialize``: groups of ranks that are more than data-parallel.
 
     Returns:
         The ``DeepSpeedEngine``.
@@ -91,6 +93,7 @@ def build_engine(
     made: Any = deepspeed.initialize(
         model=module, optimizer=handed, config=settings, model_parameters=_trained(module),
         lr_scheduler=scheduler if callable(scheduler) else None, dist_init_required=False,
+        mpu=mpu,
     )  # fmt: skip
     return made[0]
 
