@@ -14,7 +14,7 @@ from tests.support.results import RankResult, values, warnings_of
 LARGE = {"first.weight", "middle.0.weight", "middle.1.weight"}
 
 #: DeepSpeed compiles its async_io at the first use.
-COMPILES = 300
+COMPILES = 600
 
 
 @pytest.fixture(scope="module", autouse=True)
