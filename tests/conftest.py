@@ -11,7 +11,7 @@ import pytest
 # Test modules and rank processes use the same import paths, `tests.<room>.<module>`, from the root of the checkout.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.support.fault_table import OPTION, Results
+from tests.support.fault_table import OPTION, TABLE, Results, rows_of
 from tests.support.pool import Pools
 
 
@@ -19,7 +19,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """``--benchmarks``: what `make bench` passes; ``--whole`` and others: what `make faults` passes."""
     parser.addoption("--benchmarks", action="store_true", help="run tests/benchmarks, which measure and print")
     parser.addoption("--ranges", action="store_true", help="run what `make ranges` runs: releases at the ends of ranges")
-    parser.addoption(OPTION, action="store_true", help="write docs/faults.md from the catalogue and this run")
+    parser.addoption(OPTION, nargs="?", const="whole", choices=("whole", "part"),
+                     help="write docs/faults.md from this run; part: keep the results of the other tests")  # fmt: skip
     parser.addoption("--whole", action="store_true", help="run what `make faults` runs beyond `make test`")
 
 
@@ -40,7 +41,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_configure(config: pytest.Config) -> None:
     """Have the table of faults written, where that was asked for."""
     if config.getoption(OPTION):
-        config.pluginmanager.register(Results(), "table of faults")
+        kept = rows_of(TABLE) if config.getoption(OPTION) == "part" else {}
+        config.pluginmanager.register(Results(kept=kept), "table of faults")
 
 
 @pytest.fixture(scope="session")

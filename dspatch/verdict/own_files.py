@@ -12,6 +12,7 @@ from dspatch.checkpoint.shard import facts_of
 from dspatch.checkpoint.unpickle import read_tree
 from dspatch.errors import explain, shorten
 from dspatch.live.attributes import class_names, data_rank, flag, rank_in
+from dspatch.verdict import sentences
 from dspatch.verdict.fitting import does_not_fit
 from dspatch.verdict.found import REFUSED, Preflight, Refusal, tags_there
 from dspatch.verdict.transitions import other_precision, stage_changed, world_changed
@@ -30,7 +31,7 @@ def read_files(engine: Any, found: Preflight) -> Refusal | None:
     model = folder / layout.model_file(stage, mp_rank, dp_rank)
     wanted = {"model": model}
     if not model.is_file():
-        return _numbered_by_sequence(engine, model) or _absent_file(folder, model, stage, dp_size, None)
+        return _numbered_by_sequence(engine, mp_rank, model) or _absent_file(folder, model, stage, dp_size, None)
     sharded = stage > 0 or "BF16_Optimizer" in class_names(engine.optimizer)
     asks_shard = request.asks_optimizer and engine.optimizer is not None
     # At stage 3 the weights, too, come from the masters of the shard.
@@ -105,22 +106,22 @@ def _mp_rank(engine: Any) -> int:
     return 0 if mpu is None else int(mpu.get_model_parallel_rank())
 
 
-def _numbered_by_sequence(engine: Any, model: Path) -> Refusal | None:
+def _numbered_by_sequence(engine: Any, mp_rank: int, model: Path) -> Refusal | None:
     """A rank that looks for the model file of a model-parallel part that there is none of.
 
     Ulysses' ``mpu`` gives a rank's number in its sequence group as its model-parallel one, and ``_load_checkpoint`` took
     that until commit b39e07a71.
     """
-    if _mp_rank(engine) == 0 or int(getattr(engine, "mp_world_size", 0)) != 1:
+    if mp_rank == 0 or int(getattr(engine, "mp_world_size", 0)) != 1:
         return None
     return Refusal(
         REFUSED,
         explain(
-            "this DeepSpeed takes sequence-parallel ranks for model-parallel ones when it looks for files",
+            sentences.SEQUENCE_RANKS,
             expected=model.name,
             found="a model without model-parallel parts, which has one such file",
             where=str(model.parent),
-            do=("a newer DeepSpeed has it right", "or an mpu whose get_model_parallel_rank() is 0 on every rank"),
+            do=(sentences.NEWER, "or an mpu whose get_model_parallel_rank() is 0 on every rank"),
         ),
     )
 

@@ -9,7 +9,11 @@ from typing import Any
 from dspatch.checkpoint import ways
 from dspatch.live.attributes import class_names, flag
 
-_NEWER = "a newer DeepSpeed has it right"
+#: Said of faults that end with a release.
+NEWER = "a newer DeepSpeed has it right"
+
+#: G13, wherever it is met.
+SEQUENCE_RANKS = "this DeepSpeed takes sequence-parallel ranks for model-parallel ones when it looks for files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ _KNOWN = (
            "ranks, stages or tensor-parallel parts saved this tag, or files of it are gone; `dspatch inspect` says which"),
     _Known("KeyError", "optimizer", _experts,
            "at stage 0 this DeepSpeed looks for the optimizer of an fp32 mixture of experts in the wrong file; "
-           f"load_optimizer_states=False loads the weights, and {_NEWER}"),
+           f"load_optimizer_states=False loads the weights, and {NEWER}"),
     _Known("KeyError", "0", _bf16,
            "at stage 0 this DeepSpeed hands a bf16 pipeline's optimizer the state of the model file, where it wants its "
            f"shards: use stage 1, or take the weights only: {ways.WEIGHTS_ONLY}"),
@@ -59,17 +63,17 @@ _KNOWN = (
            "ones: freeze it after the load"),
     _Known("IndexError", "", lambda engine, error: _experts(engine, error) and _bf16(engine, error),
            "this DeepSpeed takes masters of experts from partitions of another group (BF16_Optimizer."
-           f"_restore_from_bit16_weights): load with the optimizer states; {_NEWER}"),
+           f"_restore_from_bit16_weights): load with the optimizer states; {NEWER}"),
     _Known("ZeRORuntimeException", "DP world size", lambda engine, error: _experts(engine, error) and _shares(engine, error),
            "this DeepSpeed saves a mixture of experts with the number of data-parallel ranks alone, and compares it with that "
-           f"of all ranks that share sequences, too: take the weights only: {ways.WEIGHTS_ONLY}; {_NEWER} for its own files"),
+           f"of all ranks that share sequences, too: take the weights only: {ways.WEIGHTS_ONLY}; {NEWER} for its own files"),
     _Known("IndexError", "", _shares,
-           f"this DeepSpeed takes sequence-parallel ranks for model-parallel ones when it looks for files; {_NEWER}"),
+           f"{SEQUENCE_RANKS}; {NEWER}"),
     _Known("AttributeError", "_restore_from_bit16_weights", _always,
            "a ZeRO-3 engine without an optimizer has no masters to make: the patch no-masters lets it load its weights"),
     _Known("TypeError", "unexpected keyword argument 'load_serial'", _always,
            f"this DeepSpeed's optimizer does not take what its engine passes to it, so that no load can succeed: the patch "
-           f"unknown-keyword-bf16 lets it load; {_NEWER}"),
+           f"unknown-keyword-bf16 lets it load; {NEWER}"),
     _Known("TypeError", "unexpected keyword argument 'param_shapes'", _always,
            "this DeepSpeed's MiCS optimizer does not take what its engine passes to it: the patch unknown-keyword lets it load"),
     _Known("ValueError", "parameter group", _always,

@@ -71,7 +71,7 @@ def test_one_that_only_a_finder_knows(site: Environment, home: Path, tmp_path: P
 
 def test_functions_that_nobody_has_read(editable: Environment, home: Path) -> None:
     found = visit(editable, home)
-    # The fake is of the newest release, for which a patch on a module that it no longer has is not needed.
+    # The fake is of the newest release, for which patches of older releases alone are not needed.
     assert f"{len(IDS)} sites: {len(IDS) - 2} compatible, 2 not needed" in found.check("deepspeed.sites", "WARN")
     assert "on functions that dspatch has not read: " in found.check("patches.fit", "WARN")
     assert [one["patch"] for one in found.data["sites"]] == IDS

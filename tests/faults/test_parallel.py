@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from tests.support import damage
 from tests.support.pool import Pools
-from tests.support.results import RankResult, values, warnings_of
+from tests.support.results import RankResult, noted, values, warnings_of
 
 SCENARIOS = "tests.faults.scenarios.uncovered:"
 
@@ -99,10 +98,6 @@ def test_a_parameter_with_expert_in_its_name(pools: Pools, tmp_path: Path, outsi
             assert "expert_scale" in one["error"][1]
     said = [text for text in warnings_of(results) if "expert_scale" in text]
     assert len(said) == (outside and not strict)
-
-
-def noted(one: dict[str, Any], text: str) -> bool:
-    return any(text in note for note in one["notes"]) or sys.version_info < (3, 11)
 
 
 @pytest.mark.whole

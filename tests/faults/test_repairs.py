@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.pool import Pools
-from tests.support.results import RankResult, values, warnings_of
+from tests.support.results import RankResult, noted, values, warnings_of
 
 ROLES = [*(pytest.param(role, marks=pytest.mark.whole) for role in ("oldest", "stage0_loses_moments")), "newest"]
 CONFIGURED = ["LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"]
@@ -140,7 +140,7 @@ def test_bf16_loads_without_the_keyword(pools: Pools, tmp_path: Path) -> None:
         for one in values(pool.run(load, timeout=60, settings=settings, **asked)):
             assert one["error"][0] == "TypeError"
             assert "load_serial" in one["error"][1]
-            assert settings is None or any("unknown-keyword-bf16" in note for note in one["notes"]) or not one["notes"]
+            assert settings is None or noted(one, "unknown-keyword-bf16")
     for mode in ("strict", "warn", "observe"):
         results = pool.run(load, timeout=60, settings={"mode": mode}, probe=True, **asked)
         for one in values(results):

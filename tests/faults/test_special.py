@@ -152,6 +152,6 @@ def test_gathers_that_are_waited_for_lose_nothing(pools: Pools, tmp_path: Path, 
 
 def load_late(pools: Pools, folder: Path, role: str, late: bool = True, **kwargs: Any) -> list[RankResult]:
     return pools.get(role, 2).run(
-        "tests.faults.scenarios.special:load", timeout=60, folder=str(folder), kind="late" if late else "trained",
+        "tests.faults.scenarios.special:load", timeout=60, folder=str(folder), kind="trained", late=late,
         arguments=WEIGHTS, **kwargs,
     )  # fmt: skip

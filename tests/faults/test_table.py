@@ -31,8 +31,10 @@ def test_no_fault_of_these_families_is_left_open(fault: Fault) -> None:
 
 def test_a_part_of_the_tests_replaces_only_its_own_results() -> None:
     first, *others = [one for one in FAULTS if one.shown]
-    part = Results({(name, ""): "failed" for name in first.shown})
+    part = Results({(name, ""): "failed" for name in first.shown}, rows_of(TABLE))
     assert part.of(first) == f"{len(first.shown)} failed"
+    whole = Results({(name, ""): "failed" for name in first.shown})
     for other in others:
         if not set(other.shown) & set(first.shown):
             assert part.of(other) == rows_of(TABLE)[other.id][-2]
+            assert "not in this run" in whole.of(other)

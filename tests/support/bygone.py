@@ -15,6 +15,8 @@ import types
 from pathlib import Path
 from typing import Any
 
+from tests.support.paths import ROOT
+
 #: Set for rank processes of such a release.
 VARIABLE = "DEEPSPEED_OF_OLD"
 
@@ -60,9 +62,8 @@ def use_gloo() -> None:
 
 def site(folder: Path) -> str:
     """Write a ``sitecustomize.py`` that fills the names in, for builds of such a release; returns the PYTHONPATH for it."""
-    root = Path(__file__).resolve().parents[2]
     (folder / "sitecustomize.py").write_text(f"from {__name__} import stand_in\nstand_in()\n", encoding="utf-8")
-    return os.pathsep.join((str(folder), str(root)))
+    return os.pathsep.join((str(folder), str(ROOT)))
 
 
 def _by_type(tensors: Any) -> list[tuple[str, list[Any]]]:

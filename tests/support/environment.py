@@ -56,7 +56,7 @@ def rank_environment(
     }
     if not tree.reads_own_files:
         environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"
-    if bygone.is_bygone(tree.path):
+    if tree.bygone:
         environ[bygone.VARIABLE] = "1"
     for name, value in (extra or {}).items():
         if value is None:

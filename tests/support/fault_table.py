@@ -45,9 +45,11 @@ comparing the functions of all releases.
 class Results:
     """A pytest plugin that remembers how each test ended, and writes the table behind the last one."""
 
-    def __init__(self, ended: dict[tuple[str, str], str] | None = None) -> None:
-        self._ended = ended or {}
-        self._written = rows_of(TABLE) if TABLE.exists() else {}
+    def __init__(
+        self, ended: dict[tuple[str, str], str] | None = None, kept: dict[str, list[str]] | None = None
+    ) -> None:
+        """``kept``: rows whose results stay where none of their tests ran, for a run of a part of the tests."""
+        self._ended, self._kept = ended or {}, kept or {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the worst of set-up, call and tear-down."""
@@ -69,10 +71,7 @@ class Results:
         TABLE.write_text(render(load(), self.of), encoding="utf-8")
 
     def of(self, fault: Fault) -> str:
-        """How the tests of one fault ended: ``4 passed``. Of tests that are named by ids, only those with its own.
-
-        What the written table says stays where none of them was in this run.
-        """
+        """How the tests of one fault ended: ``4 passed``. Of tests that are named by ids, only those with its own."""
         counted: Counter[str] = Counter()
         for name in fault.shown:
             mine = {parameter: outcome for (test, parameter), outcome in self._ended.items() if test == name}
@@ -80,8 +79,8 @@ class Results:
             counted.update((own or mine).values())
             if not mine:
                 counted["not in this run"] += 1
-        if set(counted) == {"not in this run"} and fault.id in self._written:
-            return self._written[fault.id][_HEADINGS.index("result")]
+        if set(counted) == {"not in this run"} and fault.id in self._kept:
+            return self._kept[fault.id][_HEADINGS.index("result")]
         return ", ".join(f"{counted[word]} {word}" for word in sorted(counted))
 
 
@@ -129,4 +128,5 @@ def _names(parameter: str, fault: str) -> bool:
 
 
 if __name__ == "__main__":
-    Results({(test, one): outcome for test, one, outcome in json.loads(_LAST.read_text(encoding="utf-8"))}).write()
+    last = {(test, one): outcome for test, one, outcome in json.loads(_LAST.read_text(encoding="utf-8"))}
+    Results(last, rows_of(TABLE)).write()

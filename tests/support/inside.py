@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch.distributed as dist
@@ -28,6 +28,16 @@ def with_dspatch(**settings: Any) -> Iterator[Any]:
         dspatch.deactivate()
         if armed:
             dspatch.activate(**before)
+
+
+def dspatch_or_not(settings: Mapping[str, Any] | None) -> AbstractContextManager[Any]:
+    """``with_dspatch`` with these settings; None: DeepSpeed as it is, and the block's target is None."""
+    return nullcontext() if settings is None else with_dspatch(**settings)
+
+
+def described(raised: BaseException) -> tuple[tuple[str, str], tuple[str, ...]]:
+    """Class and text of what a load raised, and the notes on it."""
+    return (type(raised).__name__, str(raised)), tuple(getattr(raised, "__notes__", ()))
 
 
 def from_rank_0(value: Any) -> Any:

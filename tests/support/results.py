@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +91,11 @@ def errors(results: Sequence[RankResult]) -> list[RankError]:
     if calm:
         raise ScenarioFailed(f"rank(s) {calm} raised nothing and returned {[results[rank].value for rank in calm]!r}")
     return [result.error for result in results if result.error is not None]
+
+
+def noted(raised: Mapping[str, Any], text: str) -> bool:
+    """Whether a note on the error that a scenario returned holds ``text``; always before Python 3.11, which has no notes."""
+    return any(text in note for note in raised["notes"]) or sys.version_info < (3, 11)
 
 
 def warnings_of(results: Iterable[RankResult]) -> list[str]:

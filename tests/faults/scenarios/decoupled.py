@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 
 from tests.faults.scenarios.models import build_engine
 from tests.support.engines import train
-from tests.support.inside import with_dspatch
+from tests.support.inside import dspatch_or_not
 
 WRITER = {"checkpoint": {"writer": {"type": "python", "decoupled": True, "data_parallel": "replica", "io_buffer_size": 1 << 20}}}
 
@@ -29,7 +28,7 @@ def load_behind(folder: str, settings: dict[str, Any] | None) -> dict[str, Any]:
     with torch.no_grad():
         engine.save_checkpoint(folder, tag="b")
     path, error, report = None, None, None
-    with with_dspatch(**settings) if settings is not None else nullcontext() as dspatch:
+    with dspatch_or_not(settings) as dspatch:
         try:
             path, _ = engine.load_checkpoint(folder)
         except Exception as raised:

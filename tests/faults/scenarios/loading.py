@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from tests.faults.scenarios.models import build_engine, rates
 from tests.support.engines import full_weights, one_step_probe, train
-from tests.support.inside import with_dspatch
+from tests.support.inside import described, dspatch_or_not, with_dspatch
 from tests.support.state import differences, same, snapshot
 
 STEPS = 3
@@ -63,13 +63,12 @@ def load(
     before = snapshot(fresh)
     asked = _TYPES[tag_type](tag) if tag_type else tag
     path, client, error, notes = None, None, None, ()
-    with with_dspatch(**settings) if settings is not None else nullcontext() as dspatch:
+    with dspatch_or_not(settings) as dspatch:
         with dspatch.expect(**expect) if dspatch is not None and expect else nullcontext():
             try:
                 path, client = fresh.load_checkpoint(folder, tag=asked, **(arguments or {}))
             except Exception as raised:
-                error = (type(raised).__name__, str(raised))
-                notes = tuple(getattr(raised, "__notes__", ()))
+                error, notes = described(raised)
         report = dspatch.last_report(fresh) if dspatch is not None else None
     after = snapshot(fresh)
     return {
@@ -118,7 +117,7 @@ def weights_of_tags(
     engine: dict[str, Any] = {"stage": 3}
     saved = save(folder, engine, tags, latest)
     fresh = build_engine(seed=2, **engine)
-    with with_dspatch(**settings) if settings is not None else nullcontext():
+    with dspatch_or_not(settings):
         try:
             path, _ = fresh.load_checkpoint(folder, tag=asked, **(flags or {"load_optimizer_states": False}))
         except Exception as raised:

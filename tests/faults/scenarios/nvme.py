@@ -14,7 +14,7 @@ from deepspeed.ops.op_builder import AsyncIOBuilder
 from deepspeed.runtime.zero.partition_parameters import Init
 
 from tests.support.engines import build_engine, train
-from tests.support.inside import with_dspatch
+from tests.support.inside import dspatch_or_not
 
 #: Two of three sub-groups are too small to be swapped; the large one has 0.4 million elements on each of two ranks.
 _MODEL = {"width": 640, "depth": 2}
@@ -50,7 +50,7 @@ def load(folder: str, into: str, settings: dict[str, Any] | None, spoil: str = "
         shutil.rmtree(os.path.join(folder, "a", "offloaded_tensors"))
     dist.barrier()
     error: Exception | None = None
-    with with_dspatch(**settings) if settings is not None else nullcontext() as dspatch:
+    with dspatch_or_not(settings) as dspatch:
         try:
             with _copying_no_moments() if spoil == "copy" else nullcontext():
                 engine.load_checkpoint(folder, tag="a", **arguments)

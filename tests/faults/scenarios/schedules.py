@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch.distributed as dist
 
 from tests.faults.scenarios.models import build_engine
 from tests.support.engines import train
-from tests.support.inside import with_dspatch
+from tests.support.inside import dspatch_or_not
 
 STEPS = 4
 
@@ -31,7 +30,7 @@ def rates(
     found["next"] = _rates(made)
     dist.barrier()
     fresh = build_engine(seed=2, **engine)
-    with with_dspatch(**settings) if settings is not None else nullcontext():
+    with dspatch_or_not(settings):
         try:
             fresh.load_checkpoint(folder, **arguments)
         except RuntimeError as raised:
@@ -58,6 +57,6 @@ def left_over(folder: str, settings: dict[str, Any] | None, arguments: dict[str,
     engine.save_checkpoint(folder, tag="a", client_state={"mine": 7})
     dist.barrier()
     fresh = build_engine(seed=2, stage=2)
-    with with_dspatch(**settings) if settings is not None else nullcontext():
+    with dspatch_or_not(settings):
         _, client = fresh.load_checkpoint(folder, **arguments)
     return {"saved": engine.lr_scheduler.state_dict(), "client": client.get("lr_scheduler"), "mine": client["mine"]}

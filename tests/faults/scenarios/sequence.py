@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ import torch.distributed as dist
 
 from tests.checkpoint.saving import experts_engine
 from tests.support.engines import build_engine, train
-from tests.support.inside import with_dspatch
+from tests.support.inside import described, dspatch_or_not
 
 
 class Ulysses:
@@ -82,11 +81,11 @@ def load(
     dist.barrier()
     fresh = _made(kind, 1, mpu)
     path, error, notes = None, None, ()
-    with with_dspatch(**settings) if settings is not None else nullcontext():
+    with dspatch_or_not(settings):
         try:
             path, _ = fresh.load_checkpoint(folder, tag="a", **arguments)
         except Exception as raised:
-            error, notes = (type(raised).__name__, str(raised)), tuple(getattr(raised, "__notes__", ()))
+            error, notes = described(raised)
     pairs = zip(engine.module.parameters(), fresh.module.parameters(), strict=True)
     return {"error": error, "notes": notes, "path": bool(path), "weights": all(torch.equal(a, b) for a, b in pairs)}
 

@@ -10,14 +10,14 @@ import torch
 import torch.distributed as dist
 
 from tests.support.engines import build_engine, full_weights, train
-from tests.support.inside import with_dspatch
+from tests.support.inside import described, dspatch_or_not
 from tests.support.models import TinyNet
 
 
 def load(
-    folder: str, kind: str, settings: dict[str, Any] | None, arguments: dict[str, Any] | None = None
+    folder: str, kind: str, settings: dict[str, Any] | None, arguments: dict[str, Any] | None = None, late: bool = False
 ) -> dict[str, Any]:
-    """Save a ZeRO-3 engine, load it into another kind.
+    """Save a ZeRO-3 engine, load it into another kind; ``late``: with gathers that end late.
 
     Returns:
         ``error`` (class, text) or None, its ``notes``, ``path``, ``report``: outcomes by component, ``same``: whether
@@ -29,12 +29,12 @@ def load(
     dist.barrier()
     fresh = KINDS[kind](2)
     path, error, notes, report = None, None, (), None
-    below = gathers_end_late() if kind == "late" else nullcontext()
-    with below, with_dspatch(**settings) if settings is not None else nullcontext() as dspatch:
+    below = gathers_end_late() if late else nullcontext()
+    with below, dspatch_or_not(settings) as dspatch:
         try:
             path, _ = fresh.load_checkpoint(folder, tag="a", **(arguments or {}))
         except Exception as raised:
-            error, notes = (type(raised).__name__, str(raised)), tuple(getattr(raised, "__notes__", ()))
+            error, notes = described(raised)
         report = dspatch.last_report(fresh) if dspatch is not None else None
     loaded, saved = (full_weights(one) for one in (fresh, engine))
     outcomes = None if report is None else {name: one.word for name, one in report.outcomes.items()}
@@ -60,7 +60,7 @@ def _trained(seed: int) -> Any:
     return build_engine(stage=3, seed=seed)
 
 
-KINDS = {"inference": _inference, "trained": _trained, "late": _trained}
+KINDS = {"inference": _inference, "trained": _trained}
 
 
 class _Late:

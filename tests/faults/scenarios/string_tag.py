@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 from tests.support.engines import build_engine, train
-from tests.support.inside import with_dspatch
+from tests.support.inside import dspatch_or_not
 from tests.support.state import differences, moments_in_use, snapshot
 
 #: The configuration of the report.
@@ -38,7 +37,7 @@ def resume(folder: str, tag: str | int, settings: dict[str, Any] | None = None) 
     losses = train(engine, 4)
 
     fresh = build_engine(seed=2, **ENGINE)
-    with with_dspatch(**settings) if settings is not None else nullcontext():
+    with dspatch_or_not(settings):
         path, _ = fresh.load_checkpoint(folder, tag=tag)
     loaded = snapshot(fresh)
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ import torch.distributed as dist
 from tests.checkpoint.saving import experts_engine
 from tests.offline.saving import pipeline_engine
 from tests.support.engines import train
-from tests.support.inside import with_dspatch
+from tests.support.inside import described, dspatch_or_not, with_dspatch
 
 
 def load(folder: str, kind: str) -> dict[str, Any]:
@@ -57,11 +56,11 @@ def load_split(
     """
     engine = _split(kind, 1, **made)
     path, error, notes = None, None, ()
-    with with_dspatch(**settings) if settings is not None else nullcontext():
+    with dspatch_or_not(settings):
         try:
             path, _ = engine.load_checkpoint(folder, tag="a", **(arguments or {}))
         except Exception as raised:
-            error, notes = (type(raised).__name__, str(raised)), tuple(getattr(raised, "__notes__", ()))
+            error, notes = described(raised)
     before = [param.detach().clone() for param in engine.module.parameters()]
     moved: list[int] = []
     if path and probe:
@@ -153,7 +152,7 @@ def unsaved(folder: str, settings: dict[str, Any] | None) -> dict[str, Any]:
     engine.save_checkpoint(folder, tag="a")
     dist.barrier()
     fresh = _tied_pipeline(1)
-    with with_dspatch(**settings) if settings is not None else nullcontext():
+    with dspatch_or_not(settings):
         fresh.load_checkpoint(folder, tag="a")
     both = zip(engine.module.named_parameters(), fresh.module.parameters(), strict=True)
     return {"lost": [name for (name, one), other in both if not torch.equal(one, other)]}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch.distributed as dist
 
 from tests.faults.scenarios.models import build_engine
 from tests.support.engines import train
-from tests.support.inside import with_dspatch
+from tests.support.inside import dspatch_or_not, with_dspatch
 from tests.support.models import TinyNet, batch
 
 ACCUMULATION = 4
@@ -31,7 +30,7 @@ def roll_back(folder: str, engine: dict[str, Any], settings: dict[str, Any] | No
     fresh = build_engine(seed=2, **kinds)
     fresh.load_checkpoint(folder)
     error, report = None, None
-    with with_dspatch(**settings) if settings is not None else nullcontext() as dspatch:
+    with dspatch_or_not(settings) as dspatch:
         try:
             made.load_checkpoint(folder)
         except RuntimeError as raised:
